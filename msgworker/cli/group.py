@@ -1,292 +1,33 @@
-"""The main group: all commands, their streams, and the exit code of each end of a command."""
+"""The main group: all commands, and the exit code of each end of a command."""
 
 from __future__ import annotations
 
-import errno
 import importlib
-import io
-import os
 import re
-import select
 import shlex
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from msgworker import __version__
-from msgworker.cli.output import PROPOSED, Usage, exit_code_of, print_error, sentence, visible
+from msgworker.cli.output import PROPOSED, exit_code_of, print_error, sentence, visible
+from msgworker.cli.streams import ClosedPipe, Streams, standard_streams
 from msgworker.errors import ExitCode
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
-# --- The App as an argument: `msgworker show crm:app 42` is `msgworker show --app=crm:app 42`.
-#
-# Rule: an id is a number and an App is `pkg.module:app`, so they cannot be confused. A topic, the
-# id of an instance or the name of a schedule may look like an App: then the App is the first of
-# two. Where the first argument says what is to be done (`jobs show`), the App may also follow it.
-
-METAVAR = "PKG.MODULE:APP"
-APP_EXAMPLE = "pkg.module:app"
-ACTION = "action"
-_TEXTS = ("topic", "instance", "name")  # arguments that may hold a colon
-
-
-def is_reference(text: str) -> bool:
-    """Whether a text looks like `pkg.module:app`."""
-    module, colon, attribute = text.partition(":")
-    return bool(colon) and all(part.isidentifier() for part in [*module.split("."), attribute])
-
-
-def takes_app(command: click.Command) -> bool:
-    """Whether a command has --app."""
-    return any(param.name == "app_ref" for param in command.params)
-
-
-def app_as_option(
-    ctx: click.Context, name: str, command: click.Command, args: Sequence[str]
-) -> list[str]:
-    """The arguments of a command, with an App in the first place, or behind an action, turned into
-    --app.
-
-    Raises Usage if two Apps are given, and for an App in another place.
-    """
-    options: list[click.Parameter] = [p for p in command.params if isinstance(p, click.Option)]
-    bare = click.Command(name, params=options)
-    inner = click.Context(bare, parent=ctx, info_name=name)
-
-    def split(some: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-        given, words, _ = bare.make_parser(inner).parse_args(list(some))
-        return given, words
-
-    given, words = split(args)
-    at = _place_of_app(command, given, words)
-    if at is None:
-        if given.get("app_ref") is None and (wrong := _misplaced(command, words)):
-            raise Usage(f"an App stands before the other arguments: msgworker {name} {wrong} ...")
-        return list(args)
-    ref, other = words[at], given.get("app_ref")
-    if other is not None and other != ref:
-        raise Usage(f"two Apps are given, {ref} and --app {other}; give one")
-    for place, text in enumerate(args):
-        rest = [*args[:place], *args[place + 1 :]]
-        if text == ref and split(rest) == (given, [*words[:at], *words[at + 1 :]]):
-            return [f"--app={ref}", *rest]
-    raise AssertionError("unreachable")
-
-
-def _place_of_app(command: click.Command, given: dict[str, Any], words: list[str]) -> int | None:
-    """Which argument is the App; None = none."""
-    own = [param for param in command.params if isinstance(param, click.Argument)]
-    if not words:
-        return None
-    if not own:  # the command has no other argument
-        return 0
-    at = 0
-    if own[0].name == ACTION and not is_reference(words[0]):
-        own, at = own[1:], 1
-    rest = words[at:]
-    if not rest or not is_reference(rest[0]):
-        return None
-    known = given.get("app_ref") is not None or given.get("url") is not None
-    return at if _is_app(own, given, rest, known=known) else None
-
-
-def _misplaced(command: click.Command, words: list[str]) -> str | None:
-    """What looks like an App where no argument is that may be it."""
-    own = [param for param in command.params if isinstance(param, click.Argument)]
-    if any(param.name in _TEXTS for param in own):
-        words = words[len(own) :]
-    elif any(param.nargs < 0 and param.name != "ids" for param in own):
-        return None
-    return next((word for word in words if is_reference(word)), None)
-
-
-def _is_app(
-    own: Sequence[click.Parameter], given: dict[str, Any], words: list[str], *, known: bool
-) -> bool:
-    """Whether the first of these arguments, which looks like an App, is it. own: those that the
-    command has there. known: the App or its database is given otherwise."""
-    if not own or own[0].name not in _TEXTS:
-        return True
-    if own[0].name == "instance":  # of `release`: required unless --nobody is given
-        return len(words) > (0 if given.get("nobody") else 1)
-    needed = own[0].name == "name" or known  # the name of a schedule stands behind an action
-    return len(words) > (len(own) if needed else sum(param.required for param in own))
-
-
-# --- The standard streams of a call, also if some were closed at its start.
-#
-# A closed stream is opened on the null device before another file can take its number: otherwise
-# output would go into the first socket or database file. A write that fails (closed, disk full)
-# raises nothing, because work must continue: it is reported once on the other stream, and `Main`
-# decides the exit code.
-
-NAMES = ("stdin", "stdout", "stderr")
-LOST = "{} cannot be written: {}; output there is lost"
-
-
-class ClosedPipe(Exception):
-    """The reader of our output has closed the pipe."""
-
-
-class Output(io.FileIO):
-    """Stdout or stderr. lost: why the first failed write failed; None if none has.
-
-    on_loss: called with a line, once, when a write fails.
-    ends: a pipe without a reader raises ClosedPipe, once, which ends the command.
-    """
-
-    def __init__(self, fd: int, *, closed: bool) -> None:
-        super().__init__(fd, "w", closefd=False)
-        self.title = NAMES[fd]
-        self.lost: OSError | None = None
-        self.on_loss: Callable[[str], None] = _nobody
-        self.ends = False
-        self._was_closed = closed
-
-    def write(self, data: Any) -> int:
-        """Write all of `data`, or nothing; raises no error."""
-        try:
-            if self._was_closed:
-                raise OSError(errno.EBADF, "it is closed")
-            while (count := super().write(data)) is None:  # a reader that is slow
-                select.select([], [self], [])
-            return count
-        except OSError as error:
-            if self.lost is None:
-                self.lost = error
-                self._say(error)
-        return len(data)
-
-    def _say(self, error: OSError) -> None:
-        if not _unread(error):
-            with suppress(Exception):
-                self.on_loss(LOST.format(self.title, error.strerror or error))
-        elif self.ends:
-            raise ClosedPipe
-
-
-class UnclosedStream(io.TextIOWrapper):
-    """A stream that cannot be closed: a handler may try, and the log still works."""
-
-    def close(self) -> None:
-        with suppress(ValueError):
-            self.flush()
-
-
-class Streams:
-    """Stdout and stderr of this call; None if they were replaced."""
-
-    def __init__(self, out: Output | None = None, err: Output | None = None) -> None:
-        self._out, self._err = out, err
-        if out is not None and err is not None:
-            out.ends, out.on_loss = True, _onto(err)
-
-    def of_work(self, *, text: bool) -> None:
-        """The command continues when its output is lost.
-
-        text: the output is text for people, so that an extra line does no harm.
-        """
-        if self._out is not None and self._err is not None:
-            self._out.ends = False
-            self._err.on_loss = _onto(self._out) if text else _nobody
-            # Report a closed stream now: later the log may be that of children.
-            self._err.write(b"")
-
-    def of_child(self, report: Callable[[str], None]) -> None:
-        """The command works for another process, which gets the line about a loss."""
-        for stream in (self._out, self._err):
-            if stream is not None:
-                stream.ends, stream.on_loss = False, report
-
-    def output_is_lost(self) -> bool:
-        """Whether lost output on stdout counts as a failure; called at the end."""
-        with suppress(ClosedPipe, ValueError):
-            sys.stdout.flush()
-        out = self._out
-        return out is not None and out.ends and out.lost is not None and not _unread(out.lost)
-
-
-def _onto(other: Output) -> Callable[[str], None]:
-    def report(line: str) -> None:
-        other.write(f"msgworker: {line}\n".encode())
-
-    return report
-
-
-def _nobody(line: str) -> None:
-    pass
-
-
-def _unread(error: OSError) -> bool:
-    return isinstance(error, BrokenPipeError)
-
-
-@contextmanager
-def standard_streams() -> Iterator[Streams]:
-    """See above; until the block ends."""
-    closed = [fd for fd in range(3) if _opened(fd)]
-    before = (sys.stdin, sys.stdout, sys.stderr)
-    if 0 in closed and sys.stdin is None:
-        sys.stdin = open(0, closefd=False)  # noqa: SIM115 - for the whole program
-    outputs = [_taken(fd, fd in closed) for fd in (1, 2)]
-    try:
-        yield Streams(*outputs)
-    finally:
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(ValueError, ClosedPipe):
-                stream.flush()
-        sys.stdin, sys.stdout, sys.stderr = before
-
-
-def _opened(fd: int) -> bool:
-    """Open the null device under this number, if nothing is open; returns whether it did."""
-    try:
-        os.fstat(fd)
-        return False
-    except OSError:
-        null = os.open(os.devnull, os.O_RDWR)
-        if null != fd:
-            os.dup2(null, fd)
-            os.close(null)
-        os.set_inheritable(fd, True)
-        return True
-
-
-def _taken(fd: int, closed: bool) -> Output | None:
-    """Replace a stream of the interpreter with an Output."""
-    name = NAMES[fd]
-    old: TextIO | None = getattr(sys, name)
-    if old is not getattr(sys, f"__{name}__"):
-        return None
-    raw = Output(fd, closed=closed)
-    errors = "backslashreplace" if name == "stderr" else "strict"
-    new = UnclosedStream(
-        io.BufferedWriter(raw),
-        encoding=getattr(old, "encoding", None) or "utf-8",
-        errors=getattr(old, "errors", None) or errors,
-        line_buffering=name == "stderr" or getattr(old, "line_buffering", False),
-        write_through=getattr(old, "write_through", False),
-    )
-    setattr(sys, name, new)
-    return raw
-
-
-# --- The main group.
-#
 # COMMANDS has a line per command: name -> module of this package, where the command is the
 # attribute of the same name (a dash becomes an underscore), and its summary in --help. A module is
 # imported only when one of its commands is called; this module and its imports need no database.
 
 COMMANDS = {
-    "demo": ("demo", "Real purchases on embedded SQLite, one process killed."),
+    "demo": ("web", "Real purchases on embedded SQLite, one process killed."),
     "init-db": ("schema", "Create missing tables and indexes."),
     "db": ("schema", "Upgrade tables of an earlier version, or show their version."),
     "ddl": ("schema", "Print the script that creates the schema, for a DBA."),
@@ -326,7 +67,14 @@ COMMANDS = {
 """Summaries fit into a line of 80 characters beside the longest name."""
 NEED_APP = ("run", "drain")
 WITH_LOCKS = (*NEED_APP, "web", "locks", "partitions", "deal", "config")
+METAVAR = "PKG.MODULE:APP"
+APP_EXAMPLE = "pkg.module:app"
 _URL = re.compile(r"[A-Za-z][\w+.-]*://.*", re.S)
+
+
+def takes_app(command: click.Command) -> bool:
+    """Whether a command has --app."""
+    return any(param.name == "app_ref" for param in command.params)
 
 
 def takes(name: str, option: str) -> bool:
@@ -414,6 +162,8 @@ class Main(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None and command is not None and takes_app(command):
+            from msgworker.cli.options import app_as_option
+
             rest = app_as_option(ctx, name, command, rest)
         return name, command, rest
 

@@ -264,14 +264,8 @@ def _json(value: Any) -> Any:
 def _json_line(line: str) -> str:
     if line.isascii() and line.isprintable():
         return line
-    return "".join(
-        json.dumps(c)[1:-1] if unicodedata.category(c) in UNSAFE and c != "\x7f" else _delete(c)
-        for c in line
-    )
-
-
-def _delete(char: str) -> str:
-    return "\\u007f" if char == "\x7f" else char
+    unsafe = {ord(c): json.dumps(c)[1:-1] for c in set(line) if unicodedata.category(c) in UNSAFE}
+    return line.translate(unsafe | {0x7F: "\\u007f"})
 
 
 def print_text(text: str, *, first: str = "", rest: str = "") -> None:

@@ -1,4 +1,5 @@
-"""`web`: the dashboard and the JSON API; and `config`, which says what it runs with."""
+"""`web`: the dashboard and the JSON API; `config`, which says what it runs with; and `demo`, which
+shows its table there."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from msgworker.cli.options import (
     flags,
     import_app,
 )
-from msgworker.cli.output import Column, print_json, print_table
+from msgworker.cli.output import Column, Usage, print_json, print_table
 from msgworker.config import SETTINGS, Configuration, load, setting_text
 from msgworker.coordination.centres import check_centre, masked_centre, secrets_of_centre
 from msgworker.errors import ConfigError
@@ -143,3 +144,43 @@ def display_value(conf: Configuration, name: str, ctx: click.Context) -> Any:
         return db.masked(db.parse_url(conf.url))
     except ConfigError as error:
         raise ConfigError(f"url ({conf.origins['url']}): {error}") from None
+
+
+# --- `demo`: a demonstration that takes a minute, and its dashboard.
+
+HOST = "127.0.0.1"
+
+
+@click.command("demo")
+@click.option("--web", is_flag=True, help="Then show its table in the dashboard, until Ctrl-C.")
+@flags("web_port")
+@common
+@click.pass_context
+def demo(ctx: click.Context, /, web: bool, **given: Any) -> int:
+    """Handle real purchases on embedded SQLite: several instances, failures, one killed process."""
+    if given["web_port"] is not None and not web:
+        raise Usage("--port is the dashboard's: give --web too")
+    conf = configure(ctx, given)
+    from msgworker.demo.run import run
+
+    return with_dashboard(conf["web_port"]) if web else run()
+
+
+def with_dashboard(port: int) -> int:
+    """Run the demonstration, then serve its dashboard to this machine; who is there may act: the
+    table is a toy. Raises ConfigError before the work begins if it could not be served."""
+    from msgworker.web import need
+
+    need("uvicorn")
+    from msgworker.demo.run import run
+    from msgworker.web import serving
+
+    with serving.listening(HOST, port) as listener:
+        place = serving.address(listener, None)
+
+        def serve(app: App) -> None:
+            click.echo(f"\nThe dashboard is at {place}. Ctrl-C ends it and removes the database.")
+            made = app.web(actions=True, label="demo", allowed_hosts=[place.split("/")[2]])
+            serving.serve(made, listener)
+
+        return run(serve=serve)

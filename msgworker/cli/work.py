@@ -7,7 +7,7 @@ import itertools
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -40,12 +40,11 @@ from msgworker.instance.stop import Signals, StopRequest
 from msgworker.instance.worker import complaints
 from msgworker.logs import Said, logger
 from msgworker.metrics import need
-from msgworker.metrics.counting import Counting, Snapshot, known_of, packed, summed
+from msgworker.metrics.counting import Counting, Source, known_of, packed, summed
 
 # --- `--metrics-port` of `run` and `--metrics-file` of `drain`: metrics of this process or of its
 # children.
 
-Source = Callable[[], Iterable[Snapshot]]
 log = logger("msgworker.cli")
 
 

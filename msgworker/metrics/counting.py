@@ -129,6 +129,8 @@ Key = tuple[str, tuple[str, ...]]
 Histogram = tuple[float, list[int]]
 """The sum, and a count for each bucket, the last one beyond all bounds."""
 Snapshot = dict[Key, float | Histogram]
+Source = Callable[[], Iterable[Snapshot]]
+"""The snapshots of all processes at this moment."""
 
 
 def packed(snapshot: Snapshot) -> list[Any]:
@@ -225,8 +227,8 @@ class Counting:
     def __init__(self, stream: Subscribes, known: Callable[[], Known] = Known) -> None:
         self._lock = ProcessLock()
         self._known = known
-        self._counters: dict[tuple[str, tuple[str, ...]], float] = {}
-        self._histograms: dict[tuple[str, tuple[str, ...]], list[Any]] = {}
+        self._counters: dict[Key, float] = {}
+        self._histograms: dict[Key, list[Any]] = {}
         self._topics: set[str] = set()
         self._threads: dict[str, int] = {}  # of each instance
         self._beats: dict[str, events.Renewed] = {}

@@ -7,6 +7,7 @@ import ipaddress
 import socket
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -29,20 +30,19 @@ from msgworker.metrics.counting import (
     Known,
     Metric,
     Snapshot,
+    Source,
     known_of,
     summed,
 )
 from msgworker.processlock import ProcessLock
+from msgworker.queries.counts import Overview, TopicInfo
 from msgworker.store.history import MOST_TOPICS, OTHERS, countable
 
 if TYPE_CHECKING:
     from msgworker.ops import Ops
-    from msgworker.queries.counts import Overview
 
 MOST_SCRAPES = 16
 SCRAPE_SECONDS = 10.0
-Source = Callable[[], Iterable[Snapshot]]
-"""The snapshots of all processes at this moment."""
 
 
 class Collector:
@@ -250,37 +250,23 @@ class Looking:
 def metrics_of(seen: Overview, known: Collection[str] = ()) -> Snapshot:
     """An overview as metrics. Beyond so many topics the others are one: the age of their oldest,
     and the sum of their messages. known: topics that are there without a message, too."""
-    found: Snapshot = {(counting.UP.name, ()): 1.0}
+    found: defaultdict[Key, float] = defaultdict(float, {(counting.UP.name, ()): 1.0})
     for life in ("live", "silent", "dead"):
         found[counting.LIVING.name, (life,)] = getattr(seen, life)
-    for place, topic in enumerate(seen.topics):
-        name = countable(topic.topic) if place < MOST_TOPICS else OTHERS
-        key = (counting.OLDEST.name, (name,))
-        if topic.oldest_seconds is not None:
-            found[key] = max(_number(found, key), topic.oldest_seconds)
-        for status in STATUSES:
-            counted = (counting.TABLE.name, (name, str(status)))
-            found[counted] = _number(found, counted) + topic.count(status).count
-        dead = (counting.UNKNOWN_DEAD.name, (name,))
-        found[dead] = _number(found, dead) + topic.unacknowledged.count
-        for holds, count in (("object", topic.hold_objects), ("job", topic.hold_jobs)):
-            held = (counting.HOLDING.name, (name, holds))
-            found[held] = _number(found, held) + count.count
     there = {topic.topic for topic in seen.topics}
-    empty = sorted(name for name in known if name not in there)
-    for name in empty[: max(0, MOST_TOPICS - len(there))]:
+    empty = sorted(name for name in known if name not in there)[: max(0, MOST_TOPICS - len(there))]
+    topics = [*seen.topics, *(TopicInfo(name, {}, None, 0) for name in empty)]
+    for place, topic in enumerate(topics):
+        name = countable(topic.topic) if place < MOST_TOPICS else OTHERS
+        if topic.oldest_seconds is not None:
+            key = (counting.OLDEST.name, (name,))
+            found[key] = max(found[key], topic.oldest_seconds)
         for status in STATUSES:
-            found.setdefault((counting.TABLE.name, (countable(name), str(status))), 0.0)
-        found.setdefault((counting.UNKNOWN_DEAD.name, (countable(name),)), 0.0)
-        for holds in ("object", "job"):
-            found.setdefault((counting.HOLDING.name, (countable(name), holds)), 0.0)
-    return found
-
-
-def _number(found: Snapshot, key: Key) -> float:
-    value = found.get(key, 0.0)
-    assert not isinstance(value, tuple)
-    return value
+            found[counting.TABLE.name, (name, str(status))] += topic.count(status).count
+        found[counting.UNKNOWN_DEAD.name, (name,)] += topic.unacknowledged.count
+        for holds, count in (("object", topic.hold_objects), ("job", topic.hold_jobs)):
+            found[counting.HOLDING.name, (name, holds)] += count.count
+    return dict(found)
 
 
 class Scrapes:

@@ -244,15 +244,14 @@ class Connection(H11Protocol):
         super().__init__(*args, **kwargs)
         self._late: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
-        self._unfinished: dict[Connection, None] = vars(self.server_state).setdefault(
-            "msgworker_unfinished", {}
-        )
-        self._idle: dict[Connection, None] = vars(self.server_state).setdefault(
-            "msgworker_idle", {}
-        )
-        self._unreading: dict[Connection, None] = vars(self.server_state).setdefault(
-            "msgworker_unreading", {}
-        )
+        self._unfinished = self._shared("unfinished")
+        self._idle = self._shared("idle")
+        self._unreading = self._shared("unreading")
+
+    def _shared(self, what: str) -> dict[Connection, None]:
+        """Connections of this server, the oldest first."""
+        found: dict[Connection, None] = vars(self.server_state).setdefault(f"msgworker_{what}", {})
+        return found
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

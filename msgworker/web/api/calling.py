@@ -239,7 +239,8 @@ class Endpoint:
     """A method and a path below /api/v1, with all that the OpenAPI document says about it.
 
     gives: the type of the answer, for the document. page: the answer is a page of these. write: it
-    takes an Idempotency-Key. paths: descriptions of the parts of the path.
+    takes an Idempotency-Key. paths: descriptions of the parts of the path. tag: "" = the first part
+    of the path.
     """
 
     method: str

@@ -145,10 +145,10 @@ def _operation(one: Endpoint, parts: _Parts) -> dict[str, Any]:
     answers = {"200": _content("What was asked for.", answer)}
     if one.gives is Repaired:
         answers["202"] = _content("It still runs.", answer)
-    answers |= _faults(*FAULTS)
+    answers |= _faults()
     found: dict[str, Any] = {
         "operationId": one.name,
-        "tags": [one.tag],
+        "tags": [one.tag or one.path.split("/")[1]],
         "summary": " ".join((one.handler.__doc__ or "").split()),
         "description": f"Needs the role {one.role}.",
         "parameters": [*_in_path(one), *_in_query(one), *_in_header(one)],
@@ -164,9 +164,9 @@ def _operation(one: Endpoint, parts: _Parts) -> dict[str, Any]:
     return found
 
 
-def _faults(*statuses: str) -> dict[str, Any]:
+def _faults() -> dict[str, Any]:
     content = {"application/problem+json": {"schema": {"$ref": REF.format(model="Problem")}}}
-    return {one: {"description": FAULTS[one], "content": content} for one in statuses}
+    return {one: {"description": text, "content": content} for one, text in FAULTS.items()}
 
 
 def _content(text: str, schema: dict[str, Any]) -> dict[str, Any]:

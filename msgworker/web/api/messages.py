@@ -262,8 +262,7 @@ async def edit_message(call: ApiCall) -> Repaired:
     return replace(done, changes=seen)
 
 
-_ONE: dict[str, Any] = {"paths": {"msg_id": "the id of a message"}, "tag": "messages"}
-_WRITE: dict[str, Any] = {"role": Role.OPERATOR, "tag": "messages"}
+_ONE: dict[str, Any] = {"paths": {"msg_id": "the id of a message"}}
 
 
 def _endpoint(change: Change, many: bool) -> Endpoint:
@@ -282,10 +281,8 @@ def _endpoint(change: Change, many: bool) -> Endpoint:
 
 
 ENDPOINTS = [
-    Endpoint(
-        "GET", "/messages", list_messages, MessageInfo, query=Filter, page=True, tag="messages"
-    ),
-    Endpoint("POST", "/messages", send_message, Sent, body=Send, **_WRITE),
+    Endpoint("GET", "/messages", list_messages, MessageInfo, query=Filter, page=True),
+    Endpoint("POST", "/messages", send_message, Sent, role=Role.OPERATOR, body=Send),
     Endpoint("GET", "/messages/{msg_id}", get_message, Whole, query=Shown, **_ONE),
     Endpoint(
         "GET",

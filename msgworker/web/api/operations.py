@@ -191,12 +191,11 @@ def write_of(kind: str) -> Endpoint:
 
         return await call.site.ask(act_now)
 
-    named = f"the name of a {act.what}"
-    if act.what in ("instance", "job"):
-        named = "the id of an instance" if act.what == "instance" else "the id of a job"
+    ids = {"instance": "the id of an instance", "job": "the id of a job"}
+    named = ids.get(act.what, f"the name of a {act.what}")
     body = ReleaseLock if act.what == "lock" else Release if act.force else Why
-    about = {"paths": {part: named}, "tag": path.split("/")[1]}
-    return endpoint_of(handler, method, path, name, act.says, role=act.role, body=body, **about)
+    about = {"paths": {part: named}, "role": act.role, "body": body}
+    return endpoint_of(handler, method, path, name, act.says, **about)
 
 
 async def job_of(call: ApiCall) -> JobInfo:
@@ -237,7 +236,6 @@ ENDPOINTS = [
         InstanceInfo,
         query=ListInput,
         page=True,
-        tag="instances",
     ),
     write_of("release"),
     Endpoint(
@@ -247,11 +245,10 @@ ENDPOINTS = [
         ScheduleInfo,
         query=ListInput,
         page=True,
-        tag="schedules",
     ),
     *(write_of(f"{verb}-schedule") for verb in ("pause", "resume", "run", "delete")),
-    Endpoint("GET", "/limits", list_limits, TopicLimit, query=ListInput, page=True, tag="limits"),
+    Endpoint("GET", "/limits", list_limits, TopicLimit, query=ListInput, page=True),
     write_of("remove-limit"),
-    Endpoint("GET", "/locks", list_locks, Lock, query=Locks, page=True, tag="locks"),
+    Endpoint("GET", "/locks", list_locks, Lock, query=Locks, page=True),
     write_of("release-lock"),
 ]

@@ -129,7 +129,7 @@ async def get_job(call: ApiCall) -> JobInfo:
     return replace(await job_of(call), payload=None)
 
 
-_JOB: dict[str, Any] = {"paths": {"job_id": "the id of a job"}, "tag": "jobs"}
+_JOB: dict[str, Any] = {"paths": {"job_id": "the id of a job"}}
 
 
 # --- The audit: what was asked, by whom, from where and why; and operations as they run.
@@ -169,18 +169,18 @@ async def get_operation(call: ApiCall) -> Operation:
 
 
 ENDPOINTS: list[Endpoint] = [
-    Endpoint("GET", "/overview", get_overview, Overview, tag="overview"),
-    Endpoint("GET", "/topics", list_topics, TopicInfo, query=ListInput, page=True, tag="topics"),
+    Endpoint("GET", "/overview", get_overview, Overview),
+    Endpoint("GET", "/topics", list_topics, TopicInfo, query=ListInput, page=True),
     Endpoint("GET", "/metrics/series", get_series, History, query=Window, tag="overview"),
     Endpoint("GET", "/metrics/topics", get_timings, Timings, query=Span, tag="topics"),
     Endpoint("GET", "/sizes", get_sizes, Sizes, tag="overview"),
     *(write_of(f"{verb}-topic") for verb in ("pause", "resume")),
-    Endpoint("GET", "/failures", list_failures, Failures, query=Groups, page=True, tag="failures"),
-    Endpoint("GET", "/lanes", list_lanes, LaneInfo, query=Lanes, page=True, tag="lanes"),
-    Endpoint("GET", "/jobs", list_jobs, JobInfo, query=Jobs, page=True, tag="jobs"),
+    Endpoint("GET", "/failures", list_failures, Failures, query=Groups, page=True),
+    Endpoint("GET", "/lanes", list_lanes, LaneInfo, query=Lanes, page=True),
+    Endpoint("GET", "/jobs", list_jobs, JobInfo, query=Jobs, page=True),
     Endpoint("GET", "/jobs/{job_id}", get_job, JobInfo, **_JOB),
     *(write_of(f"{verb}-job") for verb in ("seal", "pause", "resume", "cancel")),
-    Endpoint("GET", "/audit", list_audit, AuditEntry, query=Entries, page=True, tag="audit"),
+    Endpoint("GET", "/audit", list_audit, AuditEntry, query=Entries, page=True),
     Endpoint(
         "GET",
         "/operations/{op_id}",

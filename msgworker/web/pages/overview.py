@@ -288,7 +288,7 @@ def why_held(one: TopicInfo) -> str:
     """Why its messages do not run, "" = nothing is known."""
     if one.paused is not None:
         return f"paused by {one.paused.actor}"
-    if not one.handlers and any(one.count(s).count for s in (State.NEW, State.FAILED)):
+    if not one.handlers and waits(one):
         return "no live instance has a handler for it"
     return (one.limit.why or "") if one.limit is not None else ""
 
