@@ -24,7 +24,6 @@ from msgworker import __version__, db
 from msgworker.coordination.centres import LazyCentre
 from msgworker.db import Attempt
 from msgworker.errors import (
-    ConfigError,
     DatabaseUnavailable,
     MsgworkerError,
     SchemaError,
@@ -84,10 +83,10 @@ class Refused:
     text: str
 
 
-def or_missing(call: Callable[[], R]) -> R | Refused:
+def or_missing(call: Callable[..., R], *args: Any, **given: Any) -> R | Refused:
     """The result, or which table or column is missing."""
     try:
-        return call()
+        return call(*args, **given)
     except SchemaError as error:
         return Refused(str(error))
 
@@ -98,7 +97,7 @@ def or_refused(call: Callable[[], R]) -> R | Refused:
         return call()
     except DatabaseUnavailable:
         raise
-    except (ConfigError, MsgworkerError) as error:
+    except MsgworkerError as error:
         return Refused(str(error))
 
 
@@ -457,6 +456,13 @@ class Site:
     def place(self) -> str:
         """The table and its database, without secrets."""
         return f"{self.app.table.name} in {db.masked(self.app.engine.url)}"
+
+
+def paged(query: Mapping[str, str], after: Any, next_after: Any) -> dict[str, Any]:
+    """The links of a page of a list: to the first, and to the next; None = there is none. after: of
+    this page."""
+    following = None if next_after is None else {**query, "after": next_after}
+    return {"first": query if after else None, "more": following}
 
 
 def site_of(request: HTTPConnection) -> Site:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from msgworker.errors import ConfigError
+from msgworker.ops import Ops
+from msgworker.ops.call import Repaired
 from msgworker.web.sessions import Role
 
 
@@ -17,6 +20,11 @@ class Write:
     verb: str
     text: str
     role: Role = Role.OPERATOR
+
+    def of(self, ops: Ops) -> Callable[..., Repaired]:
+        """The function, of these ops."""
+        found: Callable[..., Repaired] = getattr(ops, self.ops)
+        return found
 
 
 # --- On messages, by id or by filter.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -216,17 +215,16 @@ async def send_message(call: ApiCall) -> Sent:
     return await call.site.ask(_sent, call)
 
 
-async def _on_one(call: ApiCall, kind: str) -> Repaired | Progress:
+async def _on_one(call: ApiCall, change: Change) -> Repaired | Progress:
     msg_id = call.number("msg_id", "message")
     _there(await call.site.ask(call.ops.show, msg_id, items=0), msg_id)
     given = call.body.model_dump()
     if given["dry_run"]:
-        return await _counted(call, kind, ids=[msg_id], **given)
-    done: Repaired = await call.site.ask(getattr(call.acting, kind), [msg_id], **given)
-    return done
+        return await _counted(call, change, ids=[msg_id], **given)
+    return await call.site.ask(change.of(call.acting), [msg_id], **given)
 
 
-async def _on_many(call: ApiCall, kind: str) -> Repaired | Progress:
+async def _on_many(call: ApiCall, change: Change) -> Repaired | Progress:
     given = call.body.model_dump(exclude={"filter"})
     chosen = call.body.filter.model_dump()
     if all(value is None for name, value in chosen.items() if name != "up_to"):
@@ -235,19 +233,17 @@ async def _on_many(call: ApiCall, kind: str) -> Repaired | Progress:
     if chosen["object_id"] is not None:
         chosen["object_id"] = await call.site.ask(as_object, call.site, chosen["object_id"])
     if given["dry_run"]:
-        return await _counted(call, kind, **chosen, **given)
-    write = getattr(call.acting, kind)
-    title = f"{kind} of a selection, by the API"
+        return await _counted(call, change, **chosen, **given)
+    write = change.of(call.acting)
+    title = f"{change.kind} of a selection, by the API"
     return await lasting(
         call, title, lambda on_progress: write(**chosen, **given, progress=on_progress)
     )
 
 
-async def _counted(call: ApiCall, kind: str, **asked: Any) -> Repaired:
+async def _counted(call: ApiCall, change: Change, **asked: Any) -> Repaired:
     """A dry run, which counts COUNTED messages at most."""
-    write = getattr(call.ops, kind)
-    would: Repaired = await call.site.count(write, **asked, count_limit=COUNTED)
-    return would
+    return await call.site.count(change.of(call.ops), **asked, count_limit=COUNTED)
 
 
 async def edit_message(call: ApiCall) -> Repaired:
@@ -256,7 +252,7 @@ async def edit_message(call: ApiCall) -> Repaired:
     _there(await call.site.ask(call.ops.show, msg_id, items=0), msg_id)
     given = call.body.model_dump(exclude_unset=True)
     ops = call.ops if call.body.dry_run else call.acting
-    done: Repaired = await call.site.ask(partial(ops.edit, msg_id, **given))
+    done = await call.site.ask(ops.edit, msg_id, **given)
     asked = call.query.payload == "1"
     seen = shown.changes(done.changes, call.site.settings.redact, payloads=asked)
     return replace(done, changes=seen)
@@ -273,7 +269,7 @@ def _endpoint(change: Change, many: bool) -> Endpoint:
     body: type[ApiInput] = (ManyAgain if again else Many) if many else (Again if again else Why)
 
     async def handler(call: ApiCall) -> Repaired | Progress:
-        return await (_on_many if many else _on_one)(call, change.ops)
+        return await (_on_many if many else _on_one)(call, change)
 
     about = {"tag": "messages"} if many else _ONE
     says = change.says[many]

@@ -172,24 +172,15 @@ def write_of(kind: str) -> Endpoint:
 
     async def handler(call: ApiCall) -> Repaired | Progress:
         given = call.body.model_dump()
-        if act.what == "job":
-            return await _on_job(call, act, given)
-        about = call.path(part)
+        about = await _about(call, act, part)
         where = given.pop("centre", "database")
         _known(call, where)
-        if act.what == "schedule":
-            await _has_schedule(call, about)
-        acting = getattr(call.acting, act.ops)
-        write = partial(acting, about, **given)
+        write = partial(act.of(call.acting), about, **given)
         if act.has_progress and not given["dry_run"]:
             title = f"{act.kind} of {shown.cut(about, 60)}, by the API"
             return await lasting(call, title, lambda on_progress: write(progress=on_progress))
-
-        def act_now() -> Repaired:
-            done: Repaired = write(**call.site.locks_at(where == "other"))
-            return done
-
-        return await call.site.ask(act_now)
+        run = call.site.count if act.counts else call.site.ask
+        return await run(lambda: write(**call.site.locks_at(where == "other")))
 
     ids = {"instance": "the id of an instance", "job": "the id of a job"}
     named = ids.get(act.what, f"the name of a {act.what}")
@@ -207,25 +198,19 @@ async def job_of(call: ApiCall) -> JobInfo:
     return found
 
 
-async def _on_job(call: ApiCall, act: OnThing, given: dict[str, Any]) -> Repaired | Progress:
-    job = await job_of(call)
-    if job.completed_at is not None and act.kind in ("cancel-job", "pause-job"):
-        raise HTTPException(409, f"job {job.job_id} has completed")
-    write = partial(getattr(call.acting, act.ops), job.job_id, **given)
-    done: Repaired
-    if not act.has_progress:
-        done = await call.site.ask(write)
-        return done
-    if given["dry_run"]:
-        done = await call.site.count(write)
-        return done
-    title = f"{act.kind} {job.job_id}, by the API"
-    return await lasting(call, title, lambda on_progress: write(progress=on_progress))
-
-
-async def _has_schedule(call: ApiCall, name: str) -> None:
-    if all(one.name != name for one in await call.site.ask(call.ops.schedules)):
-        raise HTTPException(404, f"there is no schedule {shown.cut(name, 60)!r}; see /schedules")
+async def _about(call: ApiCall, act: OnThing, part: str) -> str | int:
+    """What ops takes for the thing that this part of the path names; raises HTTPException."""
+    if act.what == "job":
+        job = await job_of(call)
+        if job.completed_at is not None and act.kind in ("cancel-job", "pause-job"):
+            raise HTTPException(409, f"job {job.job_id} has completed")
+        return job.job_id
+    name = call.path(part)
+    if act.what != "schedule" or any(
+        one.name == name for one in await call.site.ask(call.ops.schedules)
+    ):
+        return name
+    raise HTTPException(404, f"there is no schedule {shown.cut(name, 60)!r}; see /schedules")
 
 
 ENDPOINTS = [

@@ -17,7 +17,7 @@ from msgworker.store.bounded import MOST
 from msgworker.web import shown
 from msgworker.web.forms import SPANS, Chosen, id_of, whole
 from msgworker.web.sessions import Role
-from msgworker.web.site import Refused, Site, or_missing, site_of
+from msgworker.web.site import Refused, Site, or_missing, paged, site_of
 from msgworker.web.threads import RunningWrite, TooManyWrites, Work
 
 ROWS = 50
@@ -51,7 +51,7 @@ async def audit(request: Request) -> Response:
     }
     msg_id = id_of(chosen["message"]) if "message" in chosen else None
     found = await site.ask(or_missing, partial(site.ops.audit, msg_id, **asked, limit=ROWS))
-    more = None if isinstance(found, Refused) else found.next_after
+    further = None if isinstance(found, Refused) else found.next_after
     return site.render(
         request,
         "audit.html",
@@ -60,9 +60,8 @@ async def audit(request: Request) -> Response:
         kinds=get_args(Kind),
         spans=list(SPANS),
         what=what,
-        first=chosen if after else None,
-        more=None if more is None else chosen | {"after": more},
         writes=site.writes.running(),
+        **paged(chosen, after, further),
     )
 
 
@@ -70,7 +69,7 @@ async def operation(request: Request) -> Response:
     site = site_of(request)
     op_id = id_of(request.path_params["op_id"])
     behind = op_id + 1 if op_id < MOST else None
-    found = await site.ask(or_missing, partial(site.ops.audit, after=behind, limit=1))
+    found = await site.ask(or_missing, site.ops.audit, after=behind, limit=1)
     if isinstance(found, Refused):
         return site.render(request, "operation.html", found=found, one=None, what=what)
     if not found or found[0].op_id != op_id:

@@ -3,7 +3,7 @@ form of an edit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -104,8 +104,7 @@ async def confirm(request: Request) -> Response:
     counts_on = request.query_params.get("count") == "on"
     ops = site.ops if counts_on else site.ops.within(site.settings.deadline, counting=COUNT_SECONDS)
     asked = chosen.asked | options | {"dry_run": True, "count_limit": COUNTED}
-    dry: Callable[[], Repaired] = partial(getattr(ops, change.ops), **asked)
-    would: Repaired | Refused = await site.count(or_refused, dry)
+    would: Repaired | Refused = await site.count(or_refused, partial(change.of(ops), **asked))
     return site.render(
         request,
         "change.html",
@@ -134,17 +133,12 @@ async def write(request: Request) -> Response:
     expected = extent.get("expected_count")
     if chosen.ids and "with_successors" not in options:
         extent = {}  # no further one can come in; one that has changed since is left alone
-    call = getattr(site.acting(request), change.ops)
-    asked = chosen.asked | options | extent
-
-    def work(on_progress: OnProgress) -> Repaired:
-        found: Repaired = call(**asked, reason=reason, rate=rate, progress=on_progress)
-        return found
-
+    call = change.of(site.acting(request))
+    asked = chosen.asked | options | extent | {"reason": reason, "rate": rate}
     back_to, back_text = back(site, request, chosen)
     return await begun(
         request,
-        work,
+        lambda on_progress: call(**asked, progress=on_progress),
         title=f"{change.verb} {chosen.words}",
         back=back_to,
         back_text=back_text,
@@ -213,8 +207,7 @@ async def confirm_act(request: Request) -> Response:
 
     def call() -> Repaired:
         asked = forced | site.locks_at(act.elsewhere)
-        found: Repaired = getattr(site.ops, act.ops)(act.about(name), **asked, dry_run=True)
-        return found
+        return act.of(site.ops)(act.about(name), **asked, dry_run=True)
 
     would = await site.ask(or_refused, call)
     return site.render(
@@ -232,13 +225,12 @@ async def do_act(request: Request) -> Response:
     site, act = site_of(request), act_of(request)
     form = forms.form_of(request)
     name, forced = name_of(form.get("name", "")), forcing(act, form)
-    reason, call = reason_of(form), getattr(site.acting(request), act.ops)
+    reason, call = reason_of(form), act.of(site.acting(request))
 
     def work(on_progress: OnProgress) -> Repaired:
         more = {"progress": on_progress} if act.has_progress else {}
         asked = forced | site.locks_at(act.elsewhere) | more
-        found: Repaired = call(act.about(name), **asked, reason=reason)
-        return found
+        return call(act.about(name), **asked, reason=reason)
 
     return await begun(
         request,

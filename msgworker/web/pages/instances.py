@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -158,7 +157,7 @@ async def _elsewhere(site: Site, there: LazyCentre) -> list[Lease] | Refused:
 
 async def locks(request: Request) -> Response:
     site, there = site_of(request), site_of(request).elsewhere
-    own = await site.ask(or_missing, partial(site.ops.locks))
+    own = await site.ask(or_missing, site.ops.locks)
     found = [kept("this database", "release-lock", own)]
     if there is not None:
         held = await _elsewhere(site, there)

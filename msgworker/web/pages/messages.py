@@ -9,7 +9,6 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -31,7 +30,7 @@ from msgworker.store.tries import Kind
 from msgworker.web import shown
 from msgworker.web.forms import SPANS, Chosen, id_of
 from msgworker.web.sessions import Role
-from msgworker.web.site import Refused, Site, or_missing, site_of
+from msgworker.web.site import Refused, Site, or_missing, paged, site_of
 from msgworker.web.writes import CHANGES, EDIT, Write
 
 ROWS = 50
@@ -56,7 +55,6 @@ async def messages(request: Request) -> Response:
             site.overview(),
         )
         order = {"order": "oldest"} if oldest else {}
-        more = {"after": found.next_after}
         return {
             "chosen": chosen,
             "rows": found,
@@ -66,8 +64,7 @@ async def messages(request: Request) -> Response:
             "states": list(State),
             "spans": list(SPANS),
             "oldest": oldest,
-            "first": chosen.query | order if after else None,
-            "more": None if found.next_after is None else chosen.query | order | more,
+            **paged(chosen.query | order, after, found.next_after),
             "turned": chosen.query | ({} if oldest else {"order": "oldest"}),
             "picks": picks(chosen) if site.may(request, Role.OPERATOR) else (),
             "matching": matching(chosen, found, overview, is_first=not after),
@@ -191,7 +188,7 @@ async def message(request: Request) -> Response:
     if info is None:
         raise HTTPException(404, f"there is no message {msg_id} in {site.app.table.name}")
     spec = await site.ask(lambda: site.app.tables.spec)
-    audit = await site.ask(or_missing, partial(ops.audit, msg_id, limit=AUDIT))
+    audit = await site.ask(or_missing, ops.audit, msg_id, limit=AUDIT)
     asked = request.query_params.get("payload")
     wanted = asked == "1" or (asked is None and site.may(request, Role.OPERATOR))
     entries = [] if isinstance(audit, Refused) else audit
@@ -228,8 +225,7 @@ async def items(request: Request) -> Response:
         rows=found,
         state=state,
         states=[one.value for one in ItemState],
-        first=chosen if after else None,
-        more=None if found.next_after is None else chosen | {"after": found.next_after},
+        **paged(chosen, after, found.next_after),
     )
 
 
@@ -365,13 +361,11 @@ async def lanes(request: Request) -> Response:
             found = await site.ask(ops.lanes, by="object", limit=LANES, after=after)
         else:
             found = await site.look(ops.lanes, by="blocked", limit=LANES)
-        more = {"by": "object", "after": found.next_after}
         return {
             "rows": [shown_lane(one) for one in found],
             "complete": found.complete,
             "by_object": by_object,
-            "first": {"by": "object"} if after else None,
-            "more": more if by_object and found.next_after else None,
+            **paged({"by": "object"}, after, found.next_after if by_object else None),
         }
 
     return await site.live(request, "lanes.html", values)
@@ -389,13 +383,9 @@ async def jobs(request: Request) -> Response:
 
     async def values() -> dict[str, Any]:
         last = id_of(after) if after else None
-        found = await site.ask(
-            partial(site.ops.jobs, is_open=is_open, limit=JOBS, after=last),
-        )
+        found = await site.ask(site.ops.jobs, is_open=is_open, limit=JOBS, after=last)
         chosen = {"state": "open"} if is_open else {}
-        more = None if found.next_after is None else chosen | {"after": found.next_after}
-        first = chosen if after else None
-        return {"rows": found, "is_open": is_open, "first": first, "more": more}
+        return {"rows": found, "is_open": is_open, **paged(chosen, after, found.next_after)}
 
     return await site.live(request, "jobs.html", values)
 
