@@ -151,20 +151,10 @@ def _sentences(one: Explanation) -> list[str]:
 
 
 def _explained(one: Explanation) -> dict[str, Any]:
-    return {
+    return asdict(one) | {
         "message": as_dict(one.message),
-        "reason": one.reason,
-        "text": one.text,
-        "since": one.since,
-        "until": one.until,
-        "instance": None if one.instance is None else asdict(one.instance),
-        "started": one.started,
-        "running_seconds": one.running_seconds,
         "behind": None if one.behind is None else _explained(one.behind),
         "items": items_dict(one.items),
-        "cancel": None if one.cancel is None else asdict(one.cancel),
-        "limit": None if one.limit is None else asdict(one.limit),
-        "key_holder": one.key_holder,
     }
 
 

@@ -224,9 +224,20 @@ def _traceback(error: BaseException, call: Invocation) -> None:
 
 
 def set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-    """Callback of every --debug."""
+    """Callback of --debug."""
     if value and isinstance(ctx.obj, Invocation):
         ctx.obj.debug = True
+
+
+debug_option = click.option(
+    "--debug",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=set_debug,
+    help="Show the traceback of an error.",
+)
+"""Of every command, and before each."""
 
 
 def exit_codes() -> str:
@@ -244,13 +255,6 @@ def exit_codes() -> str:
     epilog=exit_codes(),
 )
 @click.version_option(__version__, package_name="msgworker", prog_name="msgworker")
-@click.option(
-    "--debug",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=set_debug,
-    help="Show the traceback of an error.",
-)
+@debug_option
 def main() -> None:
     """A reliable, ordered, fast work queue on a relational message table."""

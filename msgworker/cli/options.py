@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from msgworker import App, db
 from msgworker.cli import logs
-from msgworker.cli.group import APP_EXAMPLE, METAVAR, Invocation, set_debug
+from msgworker.cli.group import APP_EXAMPLE, METAVAR, Invocation, debug_option
 from msgworker.cli.output import Usage
 from msgworker.config import SETTINGS, Configuration, as_id, flag_of, load
 from msgworker.errors import MsgworkerError, SchemaError
@@ -294,15 +294,7 @@ def flags(*names: str) -> Callable[[F], F]:
 
 def common(fn: F) -> F:
     """The options of every command: --config, the log, --debug."""
-    fn = click.option(
-        "--debug",
-        is_flag=True,
-        is_eager=True,
-        expose_value=False,
-        callback=set_debug,
-        help="Show the traceback of an error.",
-    )(fn)
-    fn = flags("log_level", "log_format")(fn)
+    fn = flags("log_level", "log_format")(debug_option(fn))
     return click.option(
         "--config",
         CONFIG_FILE,

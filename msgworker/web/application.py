@@ -143,8 +143,9 @@ def application(site: Site) -> Starlette:
 def routes() -> Sequence[BaseRoute]:
     """All routes."""
     return [
-        *probes,
-        *metrics_routes,
+        Route("/healthz", healthz, name="healthz"),
+        Route("/readyz", readyz, name="readyz"),
+        Route("/metrics", metrics, name="metrics"),
         *pages.routes,
         Mount("/api/v1", app=Router(api.routes, redirect_slashes=False), name="api"),
         Mount("/static", StaticFiles(directory=STATIC), name="static"),
@@ -189,9 +190,6 @@ async def readyz(request: Request) -> Response:
     return JSONResponse(body, 200 if fine else 503)
 
 
-probes = [Route("/healthz", healthz, name="healthz"), Route("/readyz", readyz, name="readyz")]
-
-
 # --- /metrics: counts of this process since the first scrape, and counts of the database.
 
 
@@ -210,6 +208,3 @@ async def metrics(request: Request) -> Response:
         log.warning("a scrape without the database: %s", error.detail)
         body, kind = site.scrapes.without_database(accept)
     return Response(body, headers={"content-type": kind})
-
-
-metrics_routes = [Route("/metrics", metrics, name="metrics")]

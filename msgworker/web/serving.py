@@ -148,7 +148,7 @@ def serve(dashboard: Dashboard, listener: socket.socket) -> None:
         asyncio.get_running_loop().set_exception_handler(_LoopErrors())
         await server.serve(sockets=[listener])
 
-    with _stopping(server, dashboard), listener:
+    with _stopping(server), listener:
         asyncio.run(answer())
     dashboard.site.close()
 
@@ -169,7 +169,7 @@ class _LoopErrors:
 
 
 @contextmanager
-def _stopping(server: uvicorn.Server, dashboard: Dashboard) -> Iterator[None]:
+def _stopping(server: uvicorn.Server) -> Iterator[None]:
     """The first signal stops in order, the second one at once."""
 
     def stop(number: int, _: FrameType | None) -> None:

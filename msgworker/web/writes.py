@@ -128,20 +128,23 @@ EDIT = Write(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnThing(Write):
-    """A write about one thing. what: the word before its name. page: the route to go back to.
-    api: method, path and name of its endpoint; says: what that says of itself.
-    force: the text of the box that allows more, "" = there is none. has_progress: whether the call
-    reports its progress. counts: what would become of the messages that a dry run counts; "" = it
-    counts none. elsewhere: whether it is about a lock that is not in the database."""
+    """A write about one thing. what: the word before its name. api: method, path and name of its
+    endpoint; says: what that says of itself. force: the text of the box that allows more, "" =
+    there is none. counts: what would become of the messages that a dry run counts, and of which the
+    call reports its progress; "" = it has none. elsewhere: whether it is about a lock that is not
+    in the database."""
 
     what: str
-    page: str
     api: str
     says: str
     force: str = ""
-    has_progress: bool = False
     counts: str = ""
     elsewhere: bool = False
+
+    @property
+    def page(self) -> str:
+        """The route to go back to."""
+        return f"{self.what}s"
 
     def about(self, name: str) -> str | int:
         """What ops takes for the name of a thing; raises ConfigError."""
@@ -162,7 +165,6 @@ ON_THINGS = {
             what="topic",
             text="Its handlers do not start from the next heartbeat of each instance on. Those "
             "that run continue to their end. Messages behind one of this topic wait too.",
-            page="topics",
             api="POST /topics/{topic:path}/pause pause_topic",
             says="Stop handlers of a topic from starting.",
         ),
@@ -172,7 +174,6 @@ ON_THINGS = {
             verb="Resume",
             what="topic",
             text="Its handlers start again.",
-            page="topics",
             api="POST /topics/{topic:path}/resume resume_topic",
             says="Resume a paused topic.",
         ),
@@ -184,7 +185,6 @@ ON_THINGS = {
             what="topic",
             text="Its max_running and rate are forgotten, for a topic whose handlers declare none "
             "any more. An instance whose handler does declares them again.",
-            page="topics",
             api="DELETE /limits/{topic:path} delete_limit",
             says="Forget the limits of a topic, until an instance declares them again.",
         ),
@@ -195,9 +195,7 @@ ON_THINGS = {
             what="instance",
             text="Its messages are given back, and a try is counted for each. Do this if its "
             "process is gone for good and others must not wait for its lease to end.",
-            page="instances",
             force="it is alive: take its lease over, which takes as long as the lease (force)",
-            has_progress=True,
             counts="given back",
             api="POST /instances/{instance:path}/release release_instance",
             says="Give back the messages of a dead instance; of a live one with force, which "
@@ -210,7 +208,6 @@ ON_THINGS = {
             what="job",
             text="None of its messages starts from the next heartbeat of each instance on. Those "
             "that run continue to their end. Messages behind one of it wait too.",
-            page="jobs",
             api="POST /jobs/{job_id}/pause pause_job",
             says="Let no message of a job start.",
         ),
@@ -220,7 +217,6 @@ ON_THINGS = {
             verb="Resume",
             what="job",
             text="Its messages start again.",
-            page="jobs",
             api="POST /jobs/{job_id}/resume resume_job",
             says="Resume a paused job.",
         ),
@@ -231,7 +227,6 @@ ON_THINGS = {
             what="job",
             text="All of its messages were sent: it completes when they have ended. For one whose "
             "producer has ended before it said so.",
-            page="jobs",
             api="POST /jobs/{job_id}/seal seal_job",
             says="Say that all messages of a job were sent, for a producer that has ended before "
             "that.",
@@ -243,8 +238,6 @@ ON_THINGS = {
             what="job",
             text="It is sealed, its message is never sent, and what has not ended of it is "
             "cancelled: new and failed messages are dead at once, running ones are asked to end.",
-            page="jobs",
-            has_progress=True,
             counts="cancelled",
             api="POST /jobs/{job_id}/cancel cancel_job",
             says="Cancel a job: it is sealed, sends no message, and what has not ended of it is "
@@ -256,7 +249,6 @@ ON_THINGS = {
             verb="Pause",
             what="schedule",
             text="It does not fire from now on. Messages that it has sent are handled.",
-            page="schedules",
             api="POST /schedules/{name:path}/pause pause_schedule",
             says="Let a schedule not fire from now on.",
         ),
@@ -266,7 +258,6 @@ ON_THINGS = {
             verb="Resume",
             what="schedule",
             text="It fires again, from its next tick on. Those of the pause are left out.",
-            page="schedules",
             api="POST /schedules/{name:path}/resume resume_schedule",
             says="Let a paused schedule fire again.",
         ),
@@ -276,7 +267,6 @@ ON_THINGS = {
             verb="Run now",
             what="schedule",
             text="Its message is sent now. Its ticks do not change.",
-            page="schedules",
             api="POST /schedules/{name:path}/run-now run_schedule_now",
             says="Send the message of a schedule now; its ticks do not change.",
         ),
@@ -288,7 +278,6 @@ ON_THINGS = {
             what="schedule",
             text="It is deleted from the table; its messages stay. A program that still declares "
             "it writes it again at its next start.",
-            page="schedules",
             api="DELETE /schedules/{name:path} delete_schedule",
             says="Delete a schedule from the table; its messages stay.",
         ),
@@ -300,7 +289,6 @@ ON_THINGS = {
             what="lock",
             text="Its holder notices at its next renewal, and may work beside the next holder "
             "until then. A lock whose holder has died ends by itself.",
-            page="locks",
             force="it is held: take it away nevertheless (force)",
             api="POST /locks/{name:path}/release release_lock",
             says="Take a lock away from its holder; needs force.",

@@ -176,7 +176,7 @@ def write_of(kind: str) -> Endpoint:
         where = given.pop("centre", "database")
         _known(call, where)
         write = partial(act.of(call.acting), about, **given)
-        if act.has_progress and not given["dry_run"]:
+        if act.counts and not given["dry_run"]:
             title = f"{act.kind} of {shown.cut(about, 60)}, by the API"
             return await lasting(call, title, lambda on_progress: write(progress=on_progress))
         run = call.site.count if act.counts else call.site.ask

@@ -228,7 +228,7 @@ async def do_act(request: Request) -> Response:
     reason, call = reason_of(form), act.of(site.acting(request))
 
     def work(on_progress: OnProgress) -> Repaired:
-        more = {"progress": on_progress} if act.has_progress else {}
+        more = {"progress": on_progress} if act.counts else {}
         asked = forced | site.locks_at(act.elsewhere) | more
         return call(act.about(name), **asked, reason=reason)
 

@@ -145,11 +145,7 @@ async def overview(request: Request) -> Response:
         times, (minutes, _) = {one.topic: one for one in timings.topics}, WINDOWS[window]
         return {
             "found": found,
-            "trouble": trouble_lines(
-                found,
-                times,
-                database=site.hardships.summary,
-            ),
+            "trouble": trouble_lines(found, times, database=site.hardships.summary),
             "states": [
                 (state.value, found.count(state))
                 for state in State
@@ -174,7 +170,7 @@ async def overview(request: Request) -> Response:
 # Pure, and from what the Overview has read anyway.
 
 NAMED = 3
-"""Topics that a line names."""
+"""Topics or jobs that a line names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,10 +245,8 @@ def _topics(topics: Sequence[TopicInfo], times: Mapping[str, TopicTimes]) -> Ite
 
 def _jobs(paused: Sequence[PausedJob]) -> Iterator[Line]:
     if paused:
-        names = ", ".join(f"{one.job_id} {shown.cut(one.name, 40)}" for one in paused[:NAMED])
-        more = len(paused) - NAMED
-        text = f"job {names}" + (f" and {more:,} more" if more > 0 else "")
-        yield Line("paused", "failed", text, "jobs")
+        names = _few([f"{one.job_id} {shown.cut(one.name, 40)}" for one in paused])
+        yield Line("paused", "failed", f"job {names}", "jobs")
 
 
 def waits(one: TopicInfo) -> bool:
@@ -273,9 +267,12 @@ def _place(topics: Sequence[TopicInfo], route: str, status: str) -> tuple[str, d
 
 
 def _named(topics: Sequence[TopicInfo]) -> str:
-    names = ", ".join(shown.cut(one.topic, 40) or "(empty)" for one in topics[:NAMED])
-    more = len(topics) - NAMED
-    return f"{names} and {more:,} more" if more > 0 else names
+    return _few([shown.cut(one.topic, 40) or "(empty)" for one in topics])
+
+
+def _few(names: Sequence[str]) -> str:
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 # --- Topics: how much of each there is, what holds it back, how long handlers run.
