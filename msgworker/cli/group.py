@@ -136,6 +136,11 @@ class Invocation:
         return PROPOSED.sub(lambda found: f"`{self.command(found[1])}`", text)
 
 
+def call_of(ctx: click.Context) -> Invocation:
+    """This call; a new one where a command is called without the main group."""
+    return ctx.find_object(Invocation) or Invocation()
+
+
 class Main(click.Group):
     """Loads commands when they are called; turns every error into one line and an exit code."""
 

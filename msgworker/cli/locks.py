@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from msgworker import App
-from msgworker.cli.group import Invocation
+from msgworker.cli.group import call_of
 from msgworker.cli.options import (
     FLAGS,
     app_from,
@@ -173,9 +173,7 @@ def check_scope(conf: Configuration, app: App) -> None:
 
 def keep_secrets(ctx: click.Context, conf: Configuration) -> None:
     """Keep the password of the locks out of all output."""
-    call = ctx.find_object(Invocation)
-    if call is not None:
-        call.secrets |= secrets_of_centre(conf.locks)
+    call_of(ctx).secrets |= secrets_of_centre(conf.locks)
 
 
 def _shards(text: str, place: str) -> int:

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from msgworker import App, db
 from msgworker.cli import logs
-from msgworker.cli.group import APP_EXAMPLE, METAVAR, Invocation, debug_option
+from msgworker.cli.group import APP_EXAMPLE, METAVAR, Invocation, call_of, debug_option
 from msgworker.cli.output import Usage
 from msgworker.config import SETTINGS, Configuration, as_id, flag_of, load
 from msgworker.errors import MsgworkerError, SchemaError
@@ -101,7 +101,7 @@ def needed_app(ctx: click.Context, ref: str | None) -> str:
 
 def app_from(conf: Configuration, ctx: click.Context) -> App:
     """An App without handlers, made from the configuration."""
-    _keep_secrets(ctx, conf.url)
+    call_of(ctx).secrets |= db.secrets_of(conf.url)  # before anything can fail
     return _opened(ctx, App.from_config(conf))
 
 
@@ -123,7 +123,7 @@ def import_app(ref: str, ctx: click.Context, conf: Configuration | None = None) 
     if not isinstance(app, App):
         has = f"; its Apps: {', '.join(apps)}" if apps else ""
         raise Usage(f"{ref} is a {type(app).__name__}, but must be a msgworker App{has}")
-    _keep_secrets(ctx, app.engine.url)
+    call_of(ctx).secrets |= db.secrets_of(app.engine.url)
     if conf is not None:
         app.add_configured(conf)
     return _opened(ctx, app)
@@ -160,9 +160,7 @@ def _place(error: BaseException) -> str:
 
 
 def _opened(ctx: click.Context, app: App) -> App:
-    call = ctx.find_object(Invocation)
-    if call is not None:
-        call.engine = app.engine
+    call_of(ctx).engine = app.engine
     ctx.call_on_close(app.engine.dispose)
     path = db.DatabaseFile(app.engine).path
     missing = os.path.isdir(os.path.dirname(path)) and not os.path.exists(path)
@@ -172,13 +170,6 @@ def _opened(ctx: click.Context, app: App) -> App:
             "which makes it"
         )
     return app
-
-
-def _keep_secrets(ctx: click.Context, url: str | sa.URL) -> None:
-    """Register secrets before anything can fail."""
-    call = ctx.find_object(Invocation)
-    if call is not None:
-        call.secrets |= db.secrets_of(url)
 
 
 # --- The App as an argument: `msgworker show crm:app 42` is `msgworker show --app=crm:app 42`.
@@ -398,7 +389,7 @@ def configure(
     file = given.pop(CONFIG_FILE, None)
     chosen = {name: given.pop(name) for name in list(given) if name in SETTINGS}
     conf = load({name: v if v != () else None for name, v in chosen.items()}, file=file)
-    call: Invocation = ctx.find_object(Invocation) or Invocation()
+    call = call_of(ctx)
     ctx.with_resource(
         logs.logging_to_stderr(
             level=conf["log_level"] or level,

@@ -10,7 +10,7 @@ import click
 
 from msgworker import App, db
 from msgworker.app import origins_of, settings_of
-from msgworker.cli.group import Invocation
+from msgworker.cli.group import call_of
 from msgworker.cli.options import (
     CONFIG_FILE,
     FLAGS,
@@ -128,18 +128,15 @@ def config(ctx: click.Context, /, app_ref: str | None, as_json: bool, **given: A
 
 def display_value(conf: Configuration, name: str, ctx: click.Context) -> Any:
     """A value for display."""
-    call = ctx.find_object(Invocation)
     if name == "locks":
-        if call is not None:
-            call.secrets |= secrets_of_centre(conf.locks)
+        call_of(ctx).secrets |= secrets_of_centre(conf.locks)
         try:
             return masked_centre(check_centre(conf.locks))
         except ConfigError as error:
             raise ConfigError(f"locks ({conf.origins['locks']}): {error}") from None
     if name != "url" or conf[name] is None:
         return conf[name]
-    if call is not None:
-        call.secrets |= db.secrets_of(conf.url)
+    call_of(ctx).secrets |= db.secrets_of(conf.url)
     try:
         return db.masked(db.parse_url(conf.url))
     except ConfigError as error:

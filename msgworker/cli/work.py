@@ -17,7 +17,7 @@ import click
 
 from msgworker import App, Report, Worker, db
 from msgworker.app import columns_of, settings_of, table_from
-from msgworker.cli.group import Invocation
+from msgworker.cli.group import call_of
 from msgworker.cli.locks import check_scope, keep_secrets, scoped
 from msgworker.cli.logs import StatusLine
 from msgworker.cli.options import (
@@ -230,7 +230,7 @@ def _parent(ctx: click.Context, report_fd: int | None, *, text: bool = True) -> 
 
     text: the output is text for people.
     """
-    streams = (ctx.find_object(Invocation) or Invocation()).streams
+    streams = call_of(ctx).streams
     if report_fd is None:
         streams.of_work(text=text)
         return None
@@ -396,6 +396,6 @@ def child_arguments(
         arguments.append("--report-metrics")
     if quiet:
         arguments.append("--quiet")
-    if ctx.obj is not None and ctx.obj.debug:
+    if call_of(ctx).debug:
         arguments.append("--debug")
     return arguments

@@ -83,14 +83,13 @@ class Hardships:
         return found
 
     def _trouble(self, error: Exception) -> HTTPException | None:
-        if isinstance(error, TimeoutError | TookTooLong):
+        of_database = isinstance(error, DBAPIError | PoolTimeout)
+        if isinstance(error, TimeoutError | TookTooLong) or (of_database and db.is_overtime(error)):
             return Busy(f"the database did not answer within {self._seconds:g} s")
         if isinstance(error, DatabaseUnavailable | SchemaError):
             return HTTPException(503, self._without(str(error)))
-        if not isinstance(error, DBAPIError | PoolTimeout):
+        if not of_database:
             return None
-        if db.is_overtime(error):
-            return Busy(f"the database did not answer within {self._seconds:g} s")
         if db.trouble(error) is db.Trouble.AGAIN:
             return Busy("the database is busy; try again")
         return HTTPException(503, self._without(str(db.refusal(self._engine, error))))

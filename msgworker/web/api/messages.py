@@ -124,9 +124,7 @@ class Whole:
 
 def as_object(site: Site, text: str | None) -> Any:
     """An object_id as its column has it."""
-    if text is None:
-        return None
-    return site.app.ops.object_id(text)
+    return None if text is None else site.app.ops.object_id(text)
 
 
 def _found(site: Site, given: dict[str, Any]) -> Any:
@@ -144,16 +142,14 @@ async def list_messages(call: ApiCall) -> Page:
 
 async def get_message(call: ApiCall) -> Whole:
     """One message, with its failed tries and what waits behind it."""
-    msg_id = call.number("msg_id", "message")
-    found = _there(await call.site.ask(call.ops.show, msg_id), msg_id)
-    place = await call.site.ask(call.ops.place, msg_id)
+    found = await _message(call)
+    place = await call.site.ask(call.ops.place, found.msg_id)
     return Whole(_hidden(call, found), place)
 
 
 async def list_attempts(call: ApiCall) -> Page:
     """The failed tries of a message, oldest first, with their tracebacks."""
-    msg_id = call.number("msg_id", "message")
-    found = _there(await call.site.ask(call.ops.show, msg_id, items=0), msg_id)
+    found = await _message(call, items=0)
     return page_of(call, found.tries, lambda one: one.number)
 
 
@@ -170,6 +166,13 @@ async def explain_message(call: ApiCall) -> Explanation:
     msg_id = call.number("msg_id", "message")
     found = _there(await call.site.ask(call.ops.explain, msg_id), msg_id)
     return _without_payloads(found)
+
+
+async def _message(call: ApiCall, **more: Any) -> MessageInfo:
+    """The message of the path, see `ops.show`; raises HTTPException."""
+    msg_id = call.number("msg_id", "message")
+    found: MessageInfo = _there(await call.site.ask(call.ops.show, msg_id, **more), msg_id)
+    return found
 
 
 def _there(found: Any, msg_id: int) -> Any:
@@ -216,8 +219,7 @@ async def send_message(call: ApiCall) -> Sent:
 
 
 async def _on_one(call: ApiCall, change: Change) -> Repaired | Progress:
-    msg_id = call.number("msg_id", "message")
-    _there(await call.site.ask(call.ops.show, msg_id, items=0), msg_id)
+    msg_id = (await _message(call, items=0)).msg_id
     given = call.body.model_dump()
     if given["dry_run"]:
         return await _counted(call, change, ids=[msg_id], **given)
@@ -248,8 +250,7 @@ async def _counted(call: ApiCall, change: Change, **asked: Any) -> Repaired:
 
 async def edit_message(call: ApiCall) -> Repaired:
     """Correct a message that waits or is dead; see `app.ops.edit`."""
-    msg_id = call.number("msg_id", "message")
-    _there(await call.site.ask(call.ops.show, msg_id, items=0), msg_id)
+    msg_id = (await _message(call, items=0)).msg_id
     given = call.body.model_dump(exclude_unset=True)
     ops = call.ops if call.body.dry_run else call.acting
     done = await call.site.ask(ops.edit, msg_id, **given)
