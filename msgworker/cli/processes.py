@@ -138,7 +138,7 @@ class Fleet:
 
     def __init__(self, arguments: list[str], size: int, *, progress: StatusLine) -> None:
         if os.name != "posix":
-            raise Usage("--processes needs a POSIX system; start the program several times instead")
+            raise Usage("--processes needs a system such as Linux; start so many `msgworker run`")
         self._arguments = arguments
         self._size = size
         self._progress = progress

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import itertools
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -367,8 +366,6 @@ def counts(worker: Worker) -> dict[str, int]:
 def _fleet(
     command: str, ref: str, conf: Configuration, ctx: click.Context, file: str | None, quiet: bool
 ) -> Fleet:
-    if sys.platform == "win32":  # a child gets pipes and a process group
-        raise ConfigError("--processes needs a system such as Linux; start so many `msgworker run`")
     arguments = child_arguments(command, ref, conf, ctx, file, quiet)
     return Fleet(arguments, conf["processes"], progress=StatusLine(quiet=quiet))
 

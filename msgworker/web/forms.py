@@ -203,7 +203,7 @@ class Chosen:
 
 
 def id_of(text: str) -> int:
-    """An id of a message; raises ConfigError."""
+    """An id, as of a message or a job; raises ConfigError."""
     if (found := as_id(text.strip())) is None:
         raise ConfigError(f"an id is a whole number of at most 64 bits, got {text!r:.60}")
     return found
@@ -214,7 +214,7 @@ def whole(given: Mapping[str, str], name: str, default: int, least: int, most: i
     text = given.get(name, "").strip()
     if not text:
         return default
-    if (found := as_id(text)) is None or text.startswith("-"):
+    if (found := as_id(text)) is None:
         raise ConfigError(f"{name} is a whole number, got {text!r:.60}")
     if not least <= found <= most:
         raise ConfigError(f"{name} is {least:,} to {most:,}, got {found}")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from msgworker.errors import ConfigError
 from msgworker.ops import Ops
 from msgworker.ops.call import Repaired
+from msgworker.web.forms import id_of
 from msgworker.web.sessions import Role
 
 
@@ -148,11 +148,7 @@ class OnThing(Write):
 
     def about(self, name: str) -> str | int:
         """What ops takes for the name of a thing; raises ConfigError."""
-        if self.what != "job":
-            return name
-        if not (name.isascii() and name.isdigit() and len(name) < 20):
-            raise ConfigError(f"the id of a job is a whole number, got {name!r:.60}")
-        return int(name)
+        return id_of(name) if self.what == "job" else name
 
 
 ON_THINGS = {
