@@ -325,7 +325,7 @@ def test_a_job_is_paused_resumed_sealed_and_cancelled(sqlite_app: App, ann: Brow
     assert _states(sqlite_app, [found]) == [State.DEAD]
     assert f"/jobs/{job.job_id}" in ann.get(f"/messages/{found}").links
     refused = ann.get("/act/pause-job?name=x")
-    assert "the id of a job" in refused.main
+    assert "an id is a whole number" in refused.main
 
 
 def test_the_page_of_a_job_says_what_holds_it_and_offers_the_way_out(
