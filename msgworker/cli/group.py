@@ -15,7 +15,7 @@ import click
 from click.core import ParameterSource
 
 from msgworker import __version__
-from msgworker.cli.output import PROPOSED, exit_code_of, print_error, sentence, visible
+from msgworker.cli.output import PROPOSED, Usage, exit_code_of, print_error, sentence, visible
 from msgworker.cli.streams import ClosedPipe, Streams, standard_streams
 from msgworker.errors import ExitCode
 
@@ -141,6 +141,86 @@ def call_of(ctx: click.Context) -> Invocation:
     return ctx.find_object(Invocation) or Invocation()
 
 
+# --- The App as an argument: `msgworker show crm:app 42` is `msgworker show --app=crm:app 42`.
+#
+# Rule: an id is a number and an App is `pkg.module:app`, so they cannot be confused. A topic, the
+# id of an instance or the name of a schedule may look like an App: then the App is the first of
+# two. Where the first argument says what is to be done (`jobs show`), the App may also follow it.
+
+ACTION = "action"
+_TEXTS = ("topic", "instance", "name")  # arguments that may hold a colon
+
+
+def is_reference(text: str) -> bool:
+    """Whether a text looks like `pkg.module:app`."""
+    module, colon, attribute = text.partition(":")
+    return bool(colon) and all(part.isidentifier() for part in [*module.split("."), attribute])
+
+
+class _Word(str):
+    """A word of the command line, which is known again among those that a parser gives back."""
+
+
+def app_as_option(
+    ctx: click.Context, name: str, command: click.Command, args: Sequence[str]
+) -> list[str]:
+    """The arguments of a command, with an App in the first place, or behind an action, turned into
+    --app.
+
+    Raises Usage if two Apps are given, and for an App in another place.
+    """
+    bare = click.Command(name, params=[p for p in command.params if isinstance(p, click.Option)])
+    parser = bare.make_parser(click.Context(bare, parent=ctx, info_name=name))
+    marked = [_Word(arg) for arg in args]
+    given, words, _ = parser.parse_args(list(marked))
+    own = [param for param in command.params if isinstance(param, click.Argument)]
+    at = _place_of_app(own, given, words)
+    if at is None:
+        if given.get("app_ref") is None and (wrong := _misplaced(own, words)):
+            raise Usage(f"an App stands before the other arguments: msgworker {name} {wrong} ...")
+        return list(args)
+    ref, other = words[at], given.get("app_ref")
+    if other is not None and other != ref:
+        raise Usage(f"two Apps are given, {ref} and --app {other}; give one")
+    place = next(place for place, word in enumerate(marked) if word is ref)
+    return [f"--app={ref}", *args[:place], *args[place + 1 :]]
+
+
+def _place_of_app(
+    own: Sequence[click.Argument], given: dict[str, Any], words: Sequence[str]
+) -> int | None:
+    """Which word is the App; None = none. own: the arguments of the command."""
+    if not words:
+        return None
+    if not own:
+        return 0
+    at = int(own[0].name == ACTION and not is_reference(words[0]))
+    own, words = own[at:], words[at:]
+    if not words or not is_reference(words[0]):
+        return None
+    if not own or own[0].name not in _TEXTS:
+        return at
+    known = given.get("app_ref") is not None or given.get("url") is not None
+    needed = sum(param.required for param in own)
+    if own[0].name == "instance":  # of `release`: required unless --nobody is given
+        needed = 0 if given.get("nobody") else 1
+    elif own[0].name == "name" or known:  # the name of a schedule stands behind an action
+        needed = len(own)
+    return at if len(words) > needed else None
+
+
+def _misplaced(own: Sequence[click.Argument], words: Sequence[str]) -> str | None:
+    """What looks like an App where no argument is that may be it."""
+    if any(param.name in _TEXTS for param in own):
+        words = words[len(own) :]
+    elif any(param.nargs < 0 and param.name != "ids" for param in own):
+        return None
+    return next((word for word in words if is_reference(word)), None)
+
+
+# --- The group of all commands.
+
+
 class Main(click.Group):
     """Loads commands when they are called; turns every error into one line and an exit code."""
 
@@ -167,8 +247,6 @@ class Main(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None and command is not None and takes_app(command):
-            from msgworker.cli.options import app_as_option
-
             rest = app_as_option(ctx, name, command, rest)
         return name, command, rest
 

@@ -11,8 +11,8 @@ import click
 import pytest
 
 from msgworker.cli import main
-from msgworker.cli.group import COMMANDS, Invocation, takes, takes_app
-from msgworker.cli.options import TARGET, app_as_option, is_reference
+from msgworker.cli.group import COMMANDS, Invocation, app_as_option, is_reference, takes, takes_app
+from msgworker.cli.options import TARGET
 from msgworker.store import bounded
 from tests.support.programs import LOOKS, WRITES, Cli, dead, sql
 
