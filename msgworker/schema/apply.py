@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -116,10 +116,11 @@ def create(
     spec: MessageTable,
     database: Database,
     warn: Callable[[str], object] = lambda _: None,
-) -> list[str]:
-    """Create what is missing; return the names of what was created, [] if all was there.
-    warn: gets what is odd about the rows of a table that had no index of ours until now, how many
-    of them would be handled, and where a table of a new one's name is in another schema.
+) -> tuple[list[str], rules.Rule]:
+    """Create what is missing; return the names of what was created, [] if all was there, and the
+    recorded rule. warn: gets what is odd about the rows of a table that had no index of ours until
+    now, how many of them would be handled, and where a table of a new one's name is in another
+    schema.
 
     Opens its own transactions. On a table that exists already only indexes are added (and, on
     MariaDB and MySQL, hidden generated columns; to our own table also columns of a later version);
@@ -146,26 +147,31 @@ def create(
     if as_is is not None:
         requirements.refuse_at_trial(engine, as_is)
 
-    def missing(*, indexes: bool) -> list[Step]:
+    def look() -> tuple[Tables, list[Step]]:
         with connecting(engine) as conn:
             inspector = sa.inspect(conn)
             now, _ = _wanted(inspector, spec, database)
-            steps = _at_once(inspector, now, (now.message, *own_tables(now)))
-        return [step for step in steps if (step.kind == "index") is indexes]
+            return now, _at_once(inspector, now, (now.message, *own_tables(now)))
 
-    with connecting(engine) as conn:
-        t, _ = _wanted(sa.inspect(conn), spec, database)
-    made = _make(engine, t, partial(missing, indexes=False))
+    def missing(*, indexes: bool) -> list[Step]:
+        return [step for step in look()[1] if (step.kind == "index") is indexes]
+
+    t, steps = look()
+    first = [step for step in steps if step.kind != "index"]
+    made = _make(engine, t, first, partial(missing, indexes=False))
     # Before the indexes of ours are there: those of another rule show by which one it was used.
-    rules.recorded(engine, rules.assumed(t.spec, before).to(t.spec), database)
-    made += _make(engine, t, partial(missing, indexes=True))
+    kinds = {c.name: c.type for c in t.message.c}
+    rule = rules.recorded_of(
+        engine, tables_for(rules.assumed(t.spec, before).to(t.spec), t.database, kinds)
+    )
+    made += _make(engine, t, steps[len(first) :], partial(missing, indexes=True))
     rules.record_version(engine, t)
     if as_is is not None and not before & {str(i.name).lower() for i in t.message.indexes}:
         _warn_of_statuses(engine, t, warn)
         with connecting(engine) as conn:
             if said := rules.legacy(conn, t):
                 warn(said)
-    return made
+    return made, rule
 
 
 def create_locks(engine: Engine, t: Tables) -> list[str]:
@@ -176,20 +182,29 @@ def create_locks(engine: Engine, t: Tables) -> list[str]:
         with connecting(engine) as conn:
             return _at_once(sa.inspect(conn), t, [LOCK.of(t)])
 
-    return _make(engine, t, missing)
+    return _make(engine, t, missing(), missing)
 
 
-def _at_once(inspector: Inspector, t: Tables, tables: Iterable[sa.Table]) -> list[Step]:
+def _at_once(inspector: Inspector, t: Tables, tables: Sequence[sa.Table]) -> list[Step]:
     """Tables first, indexes last."""
-    steps = [step for one in tables for step in _steps(inspector, t, one, online=False)]
+    listed = db.names_there(inspector, t.spec.schema)
+    names = [one.name for one in tables if one.name in listed]
+    there = db.columns_there(inspector, names, t.spec.schema)
+    steps = [
+        step
+        for one in tables
+        for step in _steps(inspector, t, one, online=False, described=there.get(one.name))
+    ]
     return sorted(steps, key=lambda step: ("table", "column", "index").index(step.kind))
 
 
-def _make(engine: Engine, t: Tables, missing: Callable[[], list[Step]]) -> list[str]:
+def _make(
+    engine: Engine, t: Tables, steps: Iterable[Step], missing: Callable[[], list[Step]]
+) -> list[str]:
     """Make what is missing; return the names of what was created. A step also fails where another
-    program was faster."""
+    program was faster; then it is looked for again what is `missing`."""
     made: list[str] = []
-    steps = missing()
+    steps = list(steps)
     while steps:
         try:
             _run(engine, steps[0])
@@ -398,12 +413,20 @@ def _wanted(
     return tables_for(live, database, kinds), True
 
 
-def _steps(inspector: Inspector, t: Tables, table: sa.Table, *, online: bool) -> Iterator[Step]:
+def _steps(
+    inspector: Inspector,
+    t: Tables,
+    table: sa.Table,
+    *,
+    online: bool,
+    described: Sequence[Any] | None = None,
+) -> Iterator[Step]:
     """What one table lacks. online: by statements that let others work on it meanwhile, as far as
-    the database can; else an index that was not finished is left, since it may be being built."""
+    the database can; else an index that was not finished is left, since it may be being built.
+    described: its columns, if they are known."""
     conn = describe.on(inspector)
     short = "message" if table is t.message else table.name.removeprefix(PREFIX)
-    found = difference(table, describe.look(inspector, table), t.database)
+    found = difference(table, describe.look(inspector, table, described), t.database)
     if not found.exists:
         yield from _creating(conn, table, short)
         return

@@ -156,17 +156,16 @@ class KnownTables:
         spec = self._spec
         if not self._names_rule:
             spec = known_rule(self._engine, spec, database).to(spec)
-        made = apply.create(
+        made, before = apply.create(
             self._engine,
             spec,
             database,
             lambda text: log.warning("table %s: %s", spec.name, text),
         )
         self.forget()
-        before = rules.recorded(self._engine, spec, database)
         if before == Rule.of(spec):
             return made, None
-        return made + apply.create(self._engine, before.to(self._spec), database), before
+        return made + apply.create(self._engine, before.to(self._spec), database)[0], before
 
     def upgrade(
         self,

@@ -25,10 +25,9 @@ from sqlalchemy import ColumnElement, Connection, Engine, bindparam
 from sqlalchemy.exc import DBAPIError
 
 from msgworker.counted import plural
-from msgworker.db import Database, Trouble, connecting, now, now_plus, trouble, writing
+from msgworker.db import Trouble, connecting, now, now_plus, trouble, writing
 from msgworker.errors import ConfigError, RuleChanged, SchemaError
 from msgworker.message import Status, ends_at
-from msgworker.schema import describe
 from msgworker.store import lease, recover
 from msgworker.table import (
     DEFAULT_TRIES,
@@ -39,7 +38,6 @@ from msgworker.table import (
     MessageTable,
     Tables,
     lit,
-    tables_for,
 )
 from msgworker.table.tables import ONE
 
@@ -196,21 +194,8 @@ def assumed(spec: MessageTable, indexes: Iterable[str]) -> Rule:
     return rules[0] if len(rules) == 1 and own not in rules else own
 
 
-def recorded(engine: Engine, spec: MessageTable, database: Database) -> Rule:
-    """The recorded rule of a table; where none is, that of `spec` is recorded. Raises SchemaError
-    if a column that is needed is not there."""
-    kinds = None
-    with connecting(engine) as conn:
-        inspector = sa.inspect(conn)
-        if live := describe.find(inspector, spec):
-            found = inspector.get_columns(live.bare_name, schema=live.schema)
-            kinds = describe.kinds_of(found)
-            describe.require_columns(live, kinds)
-    return recorded_of(engine, tables_for(live or spec, database, kinds))
-
-
 def recorded_of(engine: Engine, t: Tables) -> Rule:
-    """The same, of tables as they are in the database."""
+    """The recorded rule of a table; where none is, that of `t` is recorded."""
     until = time.monotonic() + AGAIN_SECONDS
     while True:
         with connecting(engine) as conn:

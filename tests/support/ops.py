@@ -33,7 +33,7 @@ def looks(ops: Ops, msg_id: int) -> dict[str, Callable[[], Any]]:
 def put(app: App, *rows: tuple[Any, int], tries: int = 3, **values: Any) -> list[int]:
     """Rows as they stand: (object, status); a failed one has `tries`. Returns their ids."""
     t = app.tables
-    ids = []
+    ids, plain = [], t.message.insert()
     with app.engine.begin() as conn:
         for object_id, status in rows:
             roles = {
@@ -44,7 +44,12 @@ def put(app: App, *rows: tuple[Any, int], tries: int = 3, **values: Any) -> list
                 "last_error": "ValueError: no" if status == FAILED else None,
                 "claimed_by": "another" if status == RUNNING else None,
             } | values
-            key = conn.execute(sa.insert(t.message).values(t.values(**roles))).inserted_primary_key
+            columns = t.values(**roles)
+            computed = {k: v for k, v in columns.items() if isinstance(v, sa.ClauseElement)}
+            given = {k: v for k, v in columns.items() if k not in computed}
+            # As parameters: a statement with the values in it is built anew for each row.
+            insert = t.message.insert().values(computed) if computed else plain
+            key = conn.execute(insert, given).inserted_primary_key
             assert key is not None
             ids.append(int(key[0]))
     return ids
