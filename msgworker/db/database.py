@@ -297,6 +297,7 @@ class Database:
     partitioned: of this message table, not of a database: it is partitioned by the hash of the
         object, so that only an index with the object can be unique.
     one_writer: transactions that write exclude each other in the whole database.
+    rolls_back_ddl: what a transaction creates goes with it.
     max_name: the longest name of a table or column, in bytes.
     loose_types: a column takes every value, whatever its type.
     text_in_bytes: the length of a text is counted in bytes, not in characters.
@@ -337,6 +338,7 @@ class Database:
     settles_at_once: int = 1
     partitioned: bool = False
     one_writer: bool = False
+    rolls_back_ddl: bool = False
     max_name: int = 128
     loose_types: bool = False
     text_in_bytes: bool = False

@@ -88,6 +88,7 @@ class PostgreSQL(Database):
     max_name = 63
     pads_chars = True
     partial_indexes = True
+    rolls_back_ddl = True
     oldest_index = True
     recursive_skip_scan = True
     booleans = True

@@ -55,6 +55,7 @@ class SQLite(Database):
     json_lists = True
     index_hint = "INDEXED BY {}"
     one_writer = True
+    rolls_back_ddl = True
     loose_types = True
 
     tells_no_other_ids = True

@@ -14,6 +14,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import sqlalchemy as sa
@@ -158,13 +159,14 @@ def create(
 
     t, steps = look()
     first = [step for step in steps if step.kind != "index"]
-    made = _make(engine, t, first, partial(missing, indexes=False))
+    new = {step.table for step in first if step.kind == "table"}
+    made = _make(engine, t, first, partial(missing, indexes=False), new)
     # Before the indexes of ours are there: those of another rule show by which one it was used.
     kinds = {c.name: c.type for c in t.message.c}
     rule = rules.recorded_of(
         engine, tables_for(rules.assumed(t.spec, before).to(t.spec), t.database, kinds)
     )
-    made += _make(engine, t, steps[len(first) :], partial(missing, indexes=True))
+    made += _make(engine, t, steps[len(first) :], partial(missing, indexes=True), new)
     rules.record_version(engine, t)
     if as_is is not None and not before & {str(i.name).lower() for i in t.message.indexes}:
         _warn_of_statuses(engine, t, warn)
@@ -182,7 +184,7 @@ def create_locks(engine: Engine, t: Tables) -> list[str]:
         with connecting(engine) as conn:
             return _at_once(sa.inspect(conn), t, [LOCK.of(t)])
 
-    return _make(engine, t, missing(), missing)
+    return _make(engine, t, missing(), missing, {LOCK.of(t).name})
 
 
 def _at_once(inspector: Inspector, t: Tables, tables: Sequence[sa.Table]) -> list[Step]:
@@ -199,22 +201,35 @@ def _at_once(inspector: Inspector, t: Tables, tables: Sequence[sa.Table]) -> lis
 
 
 def _make(
-    engine: Engine, t: Tables, steps: Iterable[Step], missing: Callable[[], list[Step]]
+    engine: Engine,
+    t: Tables,
+    steps: Sequence[Step],
+    missing: Callable[[], list[Step]],
+    new: Container[str],
 ) -> list[str]:
-    """Make what is missing; return the names of what was created. A step also fails where another
-    program was faster; then it is looked for again what is `missing`."""
+    """Make what is missing; return the names of what was created. What is of `new` tables is made
+    in one transaction, where the database can: nobody waits for it. A step also fails where another
+    program was faster; then it is looked for again what is `missing`, and made one by one."""
     made: list[str] = []
-    steps = list(steps)
+    at_once = new if db.of(engine).rolls_back_ddl else ()
     while steps:
+        part = _of(at_once, steps) or steps[:1]
         try:
-            _run(engine, steps[0])
+            _run(engine, *part)
         except DBAPIError as error:
-            failed, steps = steps[0], missing()
-            if failed in steps:
-                raise _refused(engine, t, failed, error, "create") from error
+            steps = missing()
+            if len(part) == 1 and part[0] in steps:
+                raise _refused(engine, t, part[0], error, "create") from error
+            at_once = ()
         else:
-            made += steps.pop(0).names
+            made += [name for step in part for name in step.names]
+            steps = steps[len(part) :]
     return made
+
+
+def _of(tables: Container[str], steps: Sequence[Step]) -> list[Step]:
+    """The first of the steps, as long as they are on these tables."""
+    return list(takewhile(lambda step: step.table in tables, steps))
 
 
 def _warn_of_statuses(engine: Engine, t: Tables, warn: Callable[[str], object]) -> None:
@@ -334,10 +349,11 @@ def upgrade(
     return first
 
 
-def _run(engine: Engine, step: Step) -> None:
-    alone = any(map(db.is_concurrent, step.statements))
+def _run(engine: Engine, *steps: Step) -> None:
+    statements = [statement for step in steps for statement in step.statements]
+    alone = any(map(db.is_concurrent, statements))
     with (connecting if alone else writing)(engine) as conn:
-        for statement in step.statements:
+        for statement in statements:
             _run_as_written(conn, statement)
 
 
