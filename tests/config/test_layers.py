@@ -42,6 +42,7 @@ def test_a_flag_that_is_not_given_hides_nothing(tmp_path: Path) -> None:
     conf = load({"grace": None}, folder=tmp_path, environ={})
     assert conf["grace"] == 1500
     assert conf.given("grace")
+    assert load({"grace": 0}, folder=tmp_path, environ={})["grace"] == 0
     assert not conf.given("linger")
 
 

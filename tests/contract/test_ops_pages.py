@@ -250,7 +250,7 @@ def test_a_deadline_is_a_number_of_seconds(app):
 
 
 def test_groups_are_paged_and_filtered_by_topic_and_time(app):
-    letters = "abcde"
+    letters = "abcdef"  # three full pages
     for n, letter in enumerate(letters):
         error = f"ValueError: no {letter}"
         put(app, *((f"{letter}{i}", FAILED) for i in range(n + 1)), last_error=error, topic=letter)
@@ -259,6 +259,7 @@ def test_groups_are_paged_and_filtered_by_topic_and_time(app):
         page = app.ops.failures(limit=2, after=after)
         found += [(group.topics, group.count) for group in page]
         after = page.next_after
+        assert page
         assert page.complete == (after is None)
         if after is None:
             break

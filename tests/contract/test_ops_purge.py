@@ -12,7 +12,7 @@ from msgworker import App, ConfigError, MessageTable, SchemaError
 from msgworker.message import Status
 from msgworker.ops.call import Why
 from msgworker.ops.operation import Bulk
-from msgworker.store import purge
+from msgworker.store import items, purge
 from msgworker.table import tables_for
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, Cut, cut_after, put
 from tests.support.rows import Table
@@ -127,14 +127,17 @@ def foreign_keys(raw: Any, _: Any) -> None:
     raw.execute("PRAGMA foreign_keys = ON")
 
 
-def test_purge_takes_the_items_of_a_message_too(app):
+@pytest.mark.parametrize("name", ["m", "m" * 61], ids=["short", "long"])
+def test_purge_takes_the_items_of_a_message_too(make_app, name):
+    app = make_app(table=MessageTable(name))
+    app.create_schema()
     ids = put(app, ("a", DONE), ("b", DONE), finished_at=OLD)
     new = put(app, ("c", DONE), finished_at=datetime.now(UTC))
     item = app.tables.item
     with app.engine.begin() as conn:
         for msg_id in (*ids, *new):
-            values = {"table_name": app.table.name, "msg_id": msg_id, "item_key": "k", "status": 2}
-            conn.execute(sa.insert(item).values(values))
+            known = {"table_name": items.label(app.table), "msg_id": msg_id}
+            conn.execute(sa.insert(item).values({**known, "item_key": "k", "status": 2}))
     assert app.ops.purge("30d") == 2
     with app.engine.connect() as conn:
         assert list(conn.scalars(sa.select(item.c.msg_id))) == new

@@ -57,6 +57,12 @@ def test_a_payload_that_cannot_be_read_is_not_shown_where_something_is_hidden() 
     assert "4111" not in shown.payload(text, Redaction.of(["card"]))
 
 
+def test_a_name_that_no_path_can_have_is_no_link() -> None:
+    href = shown.links(lambda page, query, **path: f"/topics/{path['name']}")["href"]
+    assert href("topic", name="a/b.c") == ' href="/topics/a/b.c"'
+    assert [href("topic", name=one) for one in ("", "..", "a/../b", "a\nb", "\udcff")] == [""] * 5
+
+
 @pytest.mark.parametrize("path", ["", ".", "a..b", 3])
 def test_a_path_of_redact_that_is_none_is_refused(path: Any) -> None:
     with pytest.raises(ConfigError, match="redact"):
