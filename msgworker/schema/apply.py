@@ -4,6 +4,8 @@ the script that makes all of them, for a DBA (`ddl`).
 What is missing follows from the tables as they are, not from the recorded version. So it makes no
 difference who has made a part of it, or where an upgrade ended before its time; and several
 programs may do it at once.
+
+One file, because `create`, `upgrade` and the script are of the same steps and statements.
 """
 
 from __future__ import annotations
@@ -207,9 +209,10 @@ def _make(
     missing: Callable[[], list[Step]],
     new: Container[str],
 ) -> list[str]:
-    """Make what is missing; return the names of what was created. What is of `new` tables is made
-    in one transaction, where the database can: nobody waits for it. A step also fails where another
-    program was faster; then it is looked for again what is `missing`, and made one by one."""
+    """Make what is missing; return the names of what was created. What is of `new` tables, which no
+    program uses yet, is made in one transaction, where the database rolls back DDL. A step also
+    fails where another program was faster; then `missing` is asked again, and its steps are run one
+    by one."""
     made: list[str] = []
     at_once = new if db.of(engine).rolls_back_ddl else ()
     while steps:
