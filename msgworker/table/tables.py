@@ -337,9 +337,9 @@ class Tables(ABC):
 
     def hinted(self, query: sa.Select[Any], source: FromClause, suffix: str) -> sa.Select[Any]:
         """The query with a hint to read `source` by one of our indexes, if it exists."""
-        index = self.spec.index_name(suffix)
         if self.database.index_hint is None:
             return query
+        index = self.spec.index_name(suffix)
         if self.indexes is not None and index not in self.indexes:
             return query
         hint = self.database.index_hint.format(index)
