@@ -23,20 +23,16 @@ MOST_FIELDS = 2000
 
 
 def form_of(request: Request) -> dict[str, str]:
-    """The fields of a form that was sent; of one that is there several times the last."""
-    return dict(fields_of(request))
-
-
-def fields_of(request: Request) -> list[tuple[str, str]]:
-    """All fields of a form that was sent, in their order; [] if the body is none."""
+    """The fields of a form that was sent, {} if the body is none; of one that is there several
+    times the last."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
-        return []
+        return {}
     try:
         text = request.state.body.decode("ascii")
-        return parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_FIELDS)
+        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_FIELDS))
     except ValueError:
-        return []
+        return {}
 
 
 # --- The messages of a page or a write: ids or filters, as in its URL. Pure.

@@ -296,7 +296,7 @@ ANSWER_SECONDS = 120.0
 database does not answer."""
 STOP_SECONDS = 2.0
 """How long a stop waits for steps in progress."""
-Work = Callable[[OnProgress], Repaired | int]
+Work = Callable[[OnProgress], Repaired]
 Words = Callable[[BaseException], str]
 
 
@@ -326,7 +326,7 @@ class RunningWrite:
     begun_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     ended_at: datetime | None = None
     progress: Progress | None = None
-    result: Repaired | int | None = None
+    result: Repaired | None = None
     error: str | None = None
     left: bool = False
     attempt: Attempt = field(default_factory=Attempt)
@@ -336,10 +336,8 @@ class RunningWrite:
     @property
     def op_id(self) -> int | None:
         """Its number in the audit."""
-        of_result = getattr(self.result, "op_id", None)
-        if of_result is not None:
-            return int(of_result)
-        return None if self.progress is None else self.progress.op_id
+        ids = (one.op_id for one in (self.result, self.progress) if one is not None)
+        return next((op_id for op_id in ids if op_id is not None), None)
 
     @property
     def seconds(self) -> float:

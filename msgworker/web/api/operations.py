@@ -71,7 +71,7 @@ async def lasting(
         await asyncio.sleep(LOOK_SECONDS)
     if failed:
         raise call.site.hardships.answer(failed[0], running.attempt.left) or failed[0]
-    if isinstance(running.result, Repaired):
+    if running.result is not None:
         return running.result
     if running.progress is None or running.op_id is None:
         left = running.attempt.give_up()

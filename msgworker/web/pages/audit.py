@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from msgworker.ops.call import ADVICE, Repaired, Why
+from msgworker.ops.call import ADVICE, Why
 from msgworker.store.audit import AuditEntry, Kind
 from msgworker.store.bounded import MOST
 from msgworker.web import shown
@@ -125,10 +125,8 @@ async def write(request: Request) -> Response:
     if found is None:
         op_id = whole(request.query_params, "op", 0, 0, 2**62) or None
         return site.render(request, "write_gone.html", 404, op_id=op_id)
-    result = found.result if isinstance(found.result, Repaired) else None
-    return site.render(
-        request, "write.html", write=found, result=result, advice=HELP, over=found.over.is_set()
-    )
+    result, over = found.result, found.over.is_set()
+    return site.render(request, "write.html", write=found, result=result, advice=HELP, over=over)
 
 
 async def end(request: Request) -> Response:

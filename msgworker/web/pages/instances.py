@@ -123,11 +123,10 @@ def scoped_instances(found: Iterable[InstanceInfo]) -> list[tuple[str, str]]:
 @dataclass(frozen=True, slots=True)
 class CentreLocks:
     """The locks of one centre. title: what it is. act: the kind of write that takes one away.
-    held: None = why they are not known is in `missing`."""
+    missing: why they are not known."""
 
     title: str
     act: str
-    held: list[Lease] | None
     missing: Refused | None
     groups: list[PartitionGroup]
     rows: list[Lease]
@@ -141,8 +140,8 @@ class CentreLocks:
 def kept(title: str, act: str, found: list[Lease] | Refused) -> CentreLocks:
     """What a page shows of a centre."""
     if isinstance(found, Refused):
-        return CentreLocks(title, act, None, found, [], [])
-    return CentreLocks(title, act, found, None, *split(found))
+        return CentreLocks(title, act, found, [], [])
+    return CentreLocks(title, act, None, *split(found))
 
 
 async def _elsewhere(site: Site, there: LazyCentre) -> list[Lease] | Refused:
