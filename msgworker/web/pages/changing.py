@@ -348,11 +348,8 @@ def wanted_of(given: Mapping[str, str], info: MessageInfo) -> dict[str, Any]:
 def _at(text: str) -> datetime | None:
     if not text:
         return None
-    found = as_instant(text, "the instant")
-    if found is None:
-        raise ConfigError(
-            f"an instant has a time zone, such as 2026-12-01T08:00Z; got {text!r:.60}"
-        )
+    if (found := as_instant(text, "available_at")) is None:
+        raise ConfigError(f"available_at is such as 2026-12-01T08:00Z, got {text!r:.60}")
     return found
 
 
