@@ -363,7 +363,7 @@ class HandlerThreads:
                 continue
             if trusted and not controls.is_paused(lane.row) and self.caller.suits_loop(lane):
                 return lane
-            lanes.put([lane], first=True)  # for a handler thread
+            lanes.put([lane], takes_one=True, first=True)  # for the handler thread
             return None
         return None
 
