@@ -17,7 +17,7 @@ from msgworker.cli.options import by_whom, message_id, on_table, open_app, said,
 from msgworker.cli.output import NOTHING_MATCHED, Usage, note, print_json
 from msgworker.cli.rerun import as_json_of, aside, ask
 from msgworker.cli.show import print_changes
-from msgworker.config import as_instant, seconds
+from msgworker.config.values import duration_or_instant, seconds
 from msgworker.counted import plural
 from msgworker.db import Trouble, trouble
 from msgworker.errors import PayloadError, SchemaError
@@ -218,18 +218,11 @@ def edit(
 
 
 def _instant(text: str) -> datetime | None:
-    """--available-at; raises Usage."""
+    """--available-at; raises ConfigError."""
     if text == "now":
         return None
-    if (found := as_instant(text, "--available-at")) is not None:
-        return found
-    try:
-        return datetime.now(UTC) + timedelta(seconds=seconds("--available-at", text))
-    except (ValueError, OverflowError):
-        raise Usage(
-            "--available-at must be an instant such as 2026-11-21T08:00Z, a time from now such "
-            f"as 5m, or now; got {text!r:.60}"
-        ) from None
+    found = duration_or_instant("--available-at", text, also="; or now")
+    return found if isinstance(found, datetime) else datetime.now(UTC) + timedelta(seconds=found)
 
 
 def _warn_of(app: App, topic: str) -> None:

@@ -25,7 +25,6 @@ from msgworker.cli.output import (
     NOTHING_MATCHED,
     Column,
     NothingMatched,
-    Usage,
     again,
     age,
     ago,
@@ -40,7 +39,7 @@ from msgworker.cli.output import (
     styled,
     when,
 )
-from msgworker.config import YEAR_SECONDS, as_instant, seconds
+from msgworker.config.values import YEAR_SECONDS, duration_or_instant
 from msgworker.counted import plural
 from msgworker.errors import SchemaError
 from msgworker.message import State
@@ -226,18 +225,11 @@ def as_dict(info: MessageInfo) -> dict[str, Any]:
 
 
 def instant_of(text: str | None) -> datetime | None:
-    """--since: an instant, or how long ago; raises Usage."""
+    """--since: an instant, or how long ago; raises ConfigError."""
     if text is None:
         return None
-    if (found := as_instant(text, "--since")) is not None:
-        return found
-    try:
-        return datetime.now(UTC) - timedelta(seconds=seconds("--since", text, 0, 50 * YEAR_SECONDS))
-    except ValueError:
-        raise Usage(
-            f"--since must be a duration such as 2h or an instant such as 2026-11-21T08:00Z, "
-            f"got {text!r:.60}"
-        ) from None
+    found = duration_or_instant("--since", text, 50 * YEAR_SECONDS)
+    return found if isinstance(found, datetime) else datetime.now(UTC) - timedelta(seconds=found)
 
 
 # --- `msgworker show`: one message in full.

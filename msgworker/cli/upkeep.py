@@ -25,7 +25,7 @@ from msgworker.cli.output import (
     when,
 )
 from msgworker.cli.rerun import carry_out, long_work, operation_of, print_result, rate_of
-from msgworker.config import as_instant, nearest, seconds
+from msgworker.config.values import duration_or_instant, nearest
 from msgworker.errors import ConfigError
 from msgworker.ops.call import Repaired
 from msgworker.ops.records import ScheduleInfo
@@ -156,11 +156,8 @@ def purge(
 
 
 def age_or_instant(text: str | None) -> float | datetime | None:
-    """An age or an instant; raises Usage. Its range is checked where it is used."""
-    if text is None:
-        return None
-    found = as_instant(text, "--older-than")
-    return seconds("--older-than", text) if found is None else found
+    """--older-than; raises ConfigError. Its range is checked where it is used."""
+    return None if text is None else duration_or_instant("--older-than", text)
 
 
 # --- `pause` and `resume`: stop handlers of a topic from starting, on every instance.

@@ -79,6 +79,18 @@ def as_instant(text: str, place: str) -> datetime | None:
         ) from None
 
 
+def duration_or_instant(
+    name: str, text: str, most: float = 100 * YEAR_SECONDS, *, also: str = ""
+) -> float | datetime:
+    """Either, in seconds or in UTC, or ConfigError. also: what else is taken, "; or now"."""
+    if (found := as_instant(text, name)) is not None:
+        return found
+    try:
+        return seconds(name, text, 0, most)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; or an instant such as 2026-11-21T08:00Z{also}") from None
+
+
 def setting_text(value: Any) -> str:
     """A value of a setting in a line."""
     if value is None:
