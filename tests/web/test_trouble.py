@@ -14,7 +14,7 @@ from msgworker.ops import Ops
 from msgworker.queries.counts import Overview, TopicInfo, TopicTimes
 from msgworker.store.bounded import Capped
 from msgworker.store.pauses import Pause
-from msgworker.web.pages.overview import lines
+from msgworker.web.pages.overview import trouble_lines
 from tests.support.browsing import Browser, Page
 from tests.support.leases import dead_holds
 from tests.support.ops import FAILED, NEW, RUNNING, put
@@ -58,19 +58,19 @@ def topic(name: str, *, handlers: int = 1, new: int = 1, **more: Any) -> TopicIn
 def test_each_trouble_is_a_line_with_its_page(
     found: Overview, told: list[tuple[str, str, dict[str, str]]]
 ) -> None:
-    got = [(one.word, one.route, dict(one.query)) for one in lines(found, {})]
+    got = [(one.word, one.route, dict(one.query)) for one in trouble_lines(found, {})]
     assert got == told
 
 
 def test_a_topic_whose_tries_all_fail_is_told_until_one_ends_well() -> None:
     found = seen(topic("t"))
     times = {"t": TopicTimes("t", retried=3)}
-    assert [one.word for one in lines(found, times)] == ["every try fails"]
-    assert lines(found, {"t": TopicTimes("t", retried=3, done=1)}) == []
+    assert [one.word for one in trouble_lines(found, times)] == ["every try fails"]
+    assert trouble_lines(found, {"t": TopicTimes("t", retried=3, done=1)}) == []
 
 
 def test_many_topics_are_one_line_that_names_some() -> None:
-    (line,) = lines(seen(*(topic(f"t{n}", handlers=0) for n in range(9))), {})
+    (line,) = trouble_lines(seen(*(topic(f"t{n}", handlers=0) for n in range(9))), {})
     assert line.text.endswith("t0, t1, t2 and 6 more")
 
 
