@@ -382,21 +382,21 @@ WHERE CASE WHEN (r.status = 1) THEN r.object_id END = msgworker_message.object_i
 
 -- read_runs: The run behind each flagged head: head's msg_id -> its next rows, perhaps empty
 SELECT x.p, CASE WHEN (m.status = 0 AND (m.available_at IS NULL OR m.available_at <= utc_timestamp(6)) AND
-    m.unique_key IS NULL) THEN 1 ELSE 0 END AS s, m.msg_id AS r0, m.object_id AS r1, m.topic AS r2, CASE WHEN
-    (length(CAST(m.payload AS CHAR)) <= 16384) THEN CAST(m.payload AS CHAR) END AS r3,
-    coalesce(m.error_try_times, 0) AS r4, coalesce(m.crash_times, 0) AS r5, coalesce(m.later_times, 0) AS r6,
-    CAST(m.created_at AS CHAR) AS r7, CASE WHEN (length(CAST(m.payload AS CHAR)) > 16384) THEN
-    length(CAST(m.payload AS CHAR)) END AS r8
+    coalesce(m.error_try_times, 0) = 0 AND coalesce(m.later_times, 0) = 0 AND m.unique_key IS NULL) THEN 1
+    ELSE 0 END AS s, m.msg_id AS r0, m.object_id AS r1, m.topic AS r2, CASE WHEN (length(CAST(m.payload AS
+    CHAR)) <= 16384) THEN CAST(m.payload AS CHAR) END AS r3, coalesce(m.error_try_times, 0) AS r4,
+    coalesce(m.crash_times, 0) AS r5, coalesce(m.later_times, 0) AS r6, CAST(m.created_at AS CHAR) AS r7, CASE
+    WHEN (length(CAST(m.payload AS CHAR)) > 16384) THEN length(CAST(m.payload AS CHAR)) END AS r8
 FROM (SELECT %s + 0 AS p, n.msg_id AS i
 FROM msgworker_message AS n FORCE INDEX (msgworker_message_object)
 WHERE n.mw_open_object = %s ORDER BY n.msg_id
  LIMIT %s) AS x INNER JOIN msgworker_message AS m ON m.msg_id = x.i;
 SELECT x.p, CASE WHEN (m.status = 0 AND (m.available_at IS NULL OR m.available_at <= utc_timestamp(6)) AND
-    m.unique_key IS NULL) THEN 1 ELSE 0 END AS s, m.msg_id AS r0, m.object_id AS r1, m.topic AS r2, CASE WHEN
-    (length(CAST(m.payload AS CHAR)) <= 16384) THEN CAST(m.payload AS CHAR) END AS r3,
-    coalesce(m.error_try_times, 0) AS r4, coalesce(m.crash_times, 0) AS r5, coalesce(m.later_times, 0) AS r6,
-    CAST(m.created_at AS CHAR) AS r7, CASE WHEN (length(CAST(m.payload AS CHAR)) > 16384) THEN
-    length(CAST(m.payload AS CHAR)) END AS r8
+    coalesce(m.error_try_times, 0) = 0 AND coalesce(m.later_times, 0) = 0 AND m.unique_key IS NULL) THEN 1
+    ELSE 0 END AS s, m.msg_id AS r0, m.object_id AS r1, m.topic AS r2, CASE WHEN (length(CAST(m.payload AS
+    CHAR)) <= 16384) THEN CAST(m.payload AS CHAR) END AS r3, coalesce(m.error_try_times, 0) AS r4,
+    coalesce(m.crash_times, 0) AS r5, coalesce(m.later_times, 0) AS r6, CAST(m.created_at AS CHAR) AS r7, CASE
+    WHEN (length(CAST(m.payload AS CHAR)) > 16384) THEN length(CAST(m.payload AS CHAR)) END AS r8
 FROM ((SELECT %s + 0 AS p, n.msg_id AS i
 FROM msgworker_message AS n FORCE INDEX (msgworker_message_object)
 WHERE n.mw_open_object = %s ORDER BY n.msg_id
@@ -405,11 +405,11 @@ FROM msgworker_message AS n FORCE INDEX (msgworker_message_object)
 WHERE n.mw_open_object = %s ORDER BY n.msg_id
  LIMIT %s)) AS x INNER JOIN msgworker_message AS m ON m.msg_id = x.i;
 SELECT x.p, CASE WHEN (m.status = 0 AND (m.available_at IS NULL OR m.available_at <= utc_timestamp(6)) AND
-    m.unique_key IS NULL) THEN 1 ELSE 0 END AS s, m.msg_id AS r0, m.object_id AS r1, m.topic AS r2, CASE WHEN
-    (length(CAST(m.payload AS CHAR)) <= 16384) THEN CAST(m.payload AS CHAR) END AS r3,
-    coalesce(m.error_try_times, 0) AS r4, coalesce(m.crash_times, 0) AS r5, coalesce(m.later_times, 0) AS r6,
-    CAST(m.created_at AS CHAR) AS r7, CASE WHEN (length(CAST(m.payload AS CHAR)) > 16384) THEN
-    length(CAST(m.payload AS CHAR)) END AS r8
+    coalesce(m.error_try_times, 0) = 0 AND coalesce(m.later_times, 0) = 0 AND m.unique_key IS NULL) THEN 1
+    ELSE 0 END AS s, m.msg_id AS r0, m.object_id AS r1, m.topic AS r2, CASE WHEN (length(CAST(m.payload AS
+    CHAR)) <= 16384) THEN CAST(m.payload AS CHAR) END AS r3, coalesce(m.error_try_times, 0) AS r4,
+    coalesce(m.crash_times, 0) AS r5, coalesce(m.later_times, 0) AS r6, CAST(m.created_at AS CHAR) AS r7, CASE
+    WHEN (length(CAST(m.payload AS CHAR)) > 16384) THEN length(CAST(m.payload AS CHAR)) END AS r8
 FROM ((SELECT %s + 0 AS p, n.msg_id AS i
 FROM msgworker_message AS n FORCE INDEX (msgworker_message_object)
 WHERE n.mw_open_object = %s ORDER BY n.msg_id

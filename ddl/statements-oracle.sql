@@ -641,10 +641,11 @@ WHERE CASE WHEN (r.status = 1) THEN r.object_id END = msgworker_message.object_i
 
 -- read_runs: The run behind each flagged head: head's msg_id -> its next rows, perhaps empty
 SELECT x.p, CASE WHEN (m.status = 0 AND (m.available_at IS NULL OR m.available_at <= CAST(SYSTIMESTAMP AT TIME
-    ZONE 'UTC' AS TIMESTAMP)) AND m.unique_key IS NULL) THEN 1 ELSE 0 END AS s, m.msg_id AS r0, m.object_id AS
-    r1, m.topic AS r2, CASE WHEN (length(CAST(m.payload AS CLOB)) <= 16384) THEN CAST(m.payload AS CLOB) END
-    AS r3, coalesce(m.error_try_times, 0) AS r4, coalesce(m.crash_times, 0) AS r5, coalesce(m.later_times, 0)
-    AS r6, TO_CHAR(CAST(m.created_at AS TIMESTAMP), 'SYYYY-MM-DD HH24:MI:SS.FF6') AS r7, CASE WHEN
+    ZONE 'UTC' AS TIMESTAMP)) AND coalesce(m.error_try_times, 0) = 0 AND coalesce(m.later_times, 0) = 0 AND
+    m.unique_key IS NULL) THEN 1 ELSE 0 END AS s, m.msg_id AS r0, m.object_id AS r1, m.topic AS r2, CASE WHEN
+    (length(CAST(m.payload AS CLOB)) <= 16384) THEN CAST(m.payload AS CLOB) END AS r3,
+    coalesce(m.error_try_times, 0) AS r4, coalesce(m.crash_times, 0) AS r5, coalesce(m.later_times, 0) AS r6,
+    TO_CHAR(CAST(m.created_at AS TIMESTAMP), 'SYYYY-MM-DD HH24:MI:SS.FF6') AS r7, CASE WHEN
     (length(CAST(m.payload AS CLOB)) > 16384) THEN length(CAST(m.payload AS CLOB)) END AS r8
 FROM (SELECT q0.p AS p, q0.i AS i
 FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 0 AS p, CASE WHEN (n.status
@@ -656,10 +657,11 @@ WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_ti
     n.msg_id END
  FETCH FIRST :rows ROWS ONLY) q0) x JOIN msgworker_message m ON m.msg_id = x.i;
 SELECT x.p, CASE WHEN (m.status = 0 AND (m.available_at IS NULL OR m.available_at <= CAST(SYSTIMESTAMP AT TIME
-    ZONE 'UTC' AS TIMESTAMP)) AND m.unique_key IS NULL) THEN 1 ELSE 0 END AS s, m.msg_id AS r0, m.object_id AS
-    r1, m.topic AS r2, CASE WHEN (length(CAST(m.payload AS CLOB)) <= 16384) THEN CAST(m.payload AS CLOB) END
-    AS r3, coalesce(m.error_try_times, 0) AS r4, coalesce(m.crash_times, 0) AS r5, coalesce(m.later_times, 0)
-    AS r6, TO_CHAR(CAST(m.created_at AS TIMESTAMP), 'SYYYY-MM-DD HH24:MI:SS.FF6') AS r7, CASE WHEN
+    ZONE 'UTC' AS TIMESTAMP)) AND coalesce(m.error_try_times, 0) = 0 AND coalesce(m.later_times, 0) = 0 AND
+    m.unique_key IS NULL) THEN 1 ELSE 0 END AS s, m.msg_id AS r0, m.object_id AS r1, m.topic AS r2, CASE WHEN
+    (length(CAST(m.payload AS CLOB)) <= 16384) THEN CAST(m.payload AS CLOB) END AS r3,
+    coalesce(m.error_try_times, 0) AS r4, coalesce(m.crash_times, 0) AS r5, coalesce(m.later_times, 0) AS r6,
+    TO_CHAR(CAST(m.created_at AS TIMESTAMP), 'SYYYY-MM-DD HH24:MI:SS.FF6') AS r7, CASE WHEN
     (length(CAST(m.payload AS CLOB)) > 16384) THEN length(CAST(m.payload AS CLOB)) END AS r8
 FROM (SELECT q0.p AS p, q0.i AS i
 FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 0 AS p, CASE WHEN (n.status
@@ -679,10 +681,11 @@ WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_ti
     THEN n.msg_id END
  FETCH FIRST :rows ROWS ONLY) q49) x JOIN msgworker_message m ON m.msg_id = x.i;
 SELECT x.p, CASE WHEN (m.status = 0 AND (m.available_at IS NULL OR m.available_at <= CAST(SYSTIMESTAMP AT TIME
-    ZONE 'UTC' AS TIMESTAMP)) AND m.unique_key IS NULL) THEN 1 ELSE 0 END AS s, m.msg_id AS r0, m.object_id AS
-    r1, m.topic AS r2, CASE WHEN (length(CAST(m.payload AS CLOB)) <= 16384) THEN CAST(m.payload AS CLOB) END
-    AS r3, coalesce(m.error_try_times, 0) AS r4, coalesce(m.crash_times, 0) AS r5, coalesce(m.later_times, 0)
-    AS r6, TO_CHAR(CAST(m.created_at AS TIMESTAMP), 'SYYYY-MM-DD HH24:MI:SS.FF6') AS r7, CASE WHEN
+    ZONE 'UTC' AS TIMESTAMP)) AND coalesce(m.error_try_times, 0) = 0 AND coalesce(m.later_times, 0) = 0 AND
+    m.unique_key IS NULL) THEN 1 ELSE 0 END AS s, m.msg_id AS r0, m.object_id AS r1, m.topic AS r2, CASE WHEN
+    (length(CAST(m.payload AS CLOB)) <= 16384) THEN CAST(m.payload AS CLOB) END AS r3,
+    coalesce(m.error_try_times, 0) AS r4, coalesce(m.crash_times, 0) AS r5, coalesce(m.later_times, 0) AS r6,
+    TO_CHAR(CAST(m.created_at AS TIMESTAMP), 'SYYYY-MM-DD HH24:MI:SS.FF6') AS r7, CASE WHEN
     (length(CAST(m.payload AS CLOB)) > 16384) THEN length(CAST(m.payload AS CLOB)) END AS r8
 FROM (SELECT q0.p AS p, q0.i AS i
 FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 0 AS p, CASE WHEN (n.status

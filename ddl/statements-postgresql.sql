@@ -524,10 +524,11 @@ WHERE r.object_id = m.object_id AND r.status = 1
 SELECT o.place, r.s, r.r0, r.r1, r.r2, r.r3, r.r4, r.r5, r.r6, r.r7, r.r8
 FROM unnest(CAST(%(places)s::VARCHAR AS INTEGER[]), %(objects)s::VARCHAR(190)[] COLLATE "C") AS o(place,
     object_id) JOIN LATERAL (SELECT CASE WHEN (m.status = 0 AND (m.available_at IS NULL OR m.available_at <=
-    statement_timestamp()) AND m.unique_key IS NULL) THEN 1 ELSE 0 END AS s, m.msg_id AS r0, m.object_id AS
-    r1, m.topic AS r2, CASE WHEN (length(CAST(m.payload AS TEXT)) <= 16384) THEN CAST(m.payload AS TEXT) END
-    AS r3, coalesce(m.error_try_times, 0) AS r4, coalesce(m.crash_times, 0) AS r5, coalesce(m.later_times, 0)
-    AS r6, CAST(m.created_at AS TEXT) AS r7, CASE WHEN (length(CAST(m.payload AS TEXT)) > 16384) THEN
+    statement_timestamp()) AND coalesce(m.error_try_times, 0) = 0 AND coalesce(m.later_times, 0) = 0 AND
+    m.unique_key IS NULL) THEN 1 ELSE 0 END AS s, m.msg_id AS r0, m.object_id AS r1, m.topic AS r2, CASE WHEN
+    (length(CAST(m.payload AS TEXT)) <= 16384) THEN CAST(m.payload AS TEXT) END AS r3,
+    coalesce(m.error_try_times, 0) AS r4, coalesce(m.crash_times, 0) AS r5, coalesce(m.later_times, 0) AS r6,
+    CAST(m.created_at AS TEXT) AS r7, CASE WHEN (length(CAST(m.payload AS TEXT)) > 16384) THEN
     length(CAST(m.payload AS TEXT)) END AS r8
 FROM msgworker_message AS m
 WHERE m.object_id = o.object_id AND (m.status IN (0, 1) OR m.status = -1 AND coalesce(m.error_try_times, 0) <

@@ -488,10 +488,11 @@ WHERE r.object_id = msgworker_message.object_id AND r.status = 1))) ORDER BY msg
 
 -- read_runs: The run behind each flagged head: head's msg_id -> its next rows, perhaps empty
 SELECT j."key" AS p, CASE WHEN (m.status = 0 AND (m.available_at IS NULL OR m.available_at <=
-    strftime('%Y-%m-%d %H:%M:%f', 'now')) AND m.unique_key IS NULL) THEN 1 ELSE 0 END AS s, m.msg_id AS r0,
-    m.object_id AS r1, m.topic AS r2, CASE WHEN (length(m.payload) <= 16384) THEN m.payload END AS r3,
-    coalesce(m.error_try_times, 0) AS r4, coalesce(m.crash_times, 0) AS r5, coalesce(m.later_times, 0) AS r6,
-    m.created_at AS r7, CASE WHEN (length(m.payload) > 16384) THEN length(m.payload) END AS r8
+    strftime('%Y-%m-%d %H:%M:%f', 'now')) AND coalesce(m.error_try_times, 0) = 0 AND coalesce(m.later_times,
+    0) = 0 AND m.unique_key IS NULL) THEN 1 ELSE 0 END AS s, m.msg_id AS r0, m.object_id AS r1, m.topic AS r2,
+    CASE WHEN (length(m.payload) <= 16384) THEN m.payload END AS r3, coalesce(m.error_try_times, 0) AS r4,
+    coalesce(m.crash_times, 0) AS r5, coalesce(m.later_times, 0) AS r6, m.created_at AS r7, CASE WHEN
+    (length(m.payload) > 16384) THEN length(m.payload) END AS r8
 FROM json_each(?) AS j JOIN msgworker_message AS h ON h.msg_id = j.value JOIN msgworker_message AS m ON
     m.msg_id IN (SELECT n.msg_id
 FROM msgworker_message AS n

@@ -107,6 +107,10 @@ def _read(
 
 def _startable(t: Tables, c: Cols) -> ColumnElement[Any]:
     free = sa.and_(c.status == lit(Status.NEW), t.due(c))
+    # A rerun sets these to 0, and outcomes ask for what was read: so they are read under its flag.
+    for times in (c.error_try_times, c.later_times):
+        if times is not None:
+            free = sa.and_(free, sa.func.coalesce(times, ZERO) == ZERO)
     if c.unique_key is not None:  # it may be replaced: its payload is read under its flag
         free = sa.and_(free, c.unique_key.is_(None))
     waits = [(held(t, c), ZERO)] if t.asks_jobs else []

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta
+from threading import Event
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from tenacity import wait_none
 
-from msgworker import App, ConfigError, Message, MessageTable, Reject, SchemaError
+from msgworker import App, ConfigError, Message, MessageTable, Reject, RetryLater, SchemaError
 from msgworker.ops import operation
 from msgworker.ops import repairs as rerunning
 from msgworker.ops.call import Progress, Why
@@ -19,7 +20,7 @@ from msgworker.store import bounded, tries
 from msgworker.store.tries import Failure, Kind, fingerprint
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, Cut, audited, cut_after, many_dead, put
 from tests.support.rows import Table, edit, send
-from tests.support.waiting import in_thread, until
+from tests.support.waiting import PATIENCE_SECONDS, in_thread, until
 from tests.support.watching import Watch
 
 
@@ -563,3 +564,32 @@ def test_messages_with_many_behind_them_are_rerun_a_few_at_a_time(app, monkeypat
     seen: list[Progress] = []
     assert app.ops.rerun(topic="t", with_successors=True, progress=seen.append) == 120
     assert [one.changed for one in seen][:2] == [30, 60]
+
+
+def test_what_was_postponed_is_rerun_behind_a_running_message_and_its_outcome_is_written(
+    app, table
+):
+    """The run behind a message is read long before: what a rerun sets to 0 is not read with it."""
+    began, may_end = Event(), Event()
+    calls: list[Any] = []
+
+    @app.handler("t")
+    def handle(msg: Message) -> Any:
+        calls.append(msg.msg_id)
+        if msg.msg_id == first:
+            began.set()
+            assert may_end.wait(PATIENCE_SECONDS)
+        elif calls.count(msg.msg_id) == 1:
+            return RetryLater(0, "not yet")
+        return None
+
+    first, second = send(app, "a", "a")
+    edit(app, second, later_times=1)
+    drained = in_thread(lambda: app.drain(threads=1, linger=1))
+    until(began.is_set, "the first one runs")
+    assert app.ops.discard(second, reason="r") == 1
+    assert app.ops.rerun(second) == 1
+    may_end.set()
+    drained()
+    assert calls == [first, second, second]
+    assert table.rows("status", "error_try_times", "crash_times") == [(2, 0, 0), (2, 0, 0)]
