@@ -7,7 +7,6 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
 from typing import Any, Literal, Unpack, cast
 
 import sqlalchemy as sa
@@ -346,17 +345,17 @@ class MessageTable(Names):
         if not (known and 0 <= delay <= 86_400):
             raise ConfigError(f"visibility_delay_seconds must be 0 to 86400, got {delay!r}")
 
-    @cached_property
+    @property
     def schema(self) -> str | None:
         """The schema part of the name, None if there is none."""
         return self.name.split(".")[0] if "." in self.name else None
 
-    @cached_property
+    @property
     def bare_name(self) -> str:
         """The name without its schema."""
         return self.name.rpartition(".")[2]
 
-    @cached_property
+    @property
     def is_default(self) -> bool:
         """The default table: every column must exist."""
         return self.bare_name == DEFAULT_NAME
@@ -384,12 +383,12 @@ class MessageTable(Names):
         digest = hashlib.sha256(self.bare_name.encode()).hexdigest()[:6]
         return f"{plain[: MAX_NAME - len(end) - 7]}_{digest}{end}"
 
-    @cached_property
+    @property
     def part(self) -> str:
         """The `where` as a part of names; empty without one."""
         return part_of(self.where)
 
-    @cached_property
+    @property
     def rule(self) -> str:
         """The rule of "unfinished" as a part of names; empty for the default rule.
 

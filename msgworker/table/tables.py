@@ -8,7 +8,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -306,7 +305,7 @@ class Tables(ABC):
     _built: dict[Any, Any] = field(default_factory=dict)
     _building: ProcessLock = field(default_factory=ProcessLock)
 
-    @cached_property
+    @property
     def label(self) -> str:
         """How our own tables name the messages: by their table, and its `where`."""
         return f"{self.spec.bare_name}{self.spec.part}"

@@ -248,10 +248,18 @@ class AsyncCalls:
             )
         return value
 
+    def _made(self) -> _Loop:
+        try:
+            return _Loop()
+        except RuntimeError as error:
+            if self._stop.requested.is_set():  # the program ends, and no thread starts any more
+                raise LoopEnded("no thread starts for the loop of async handlers") from error
+            raise
+
     def _get(self) -> _Loop:
         with self._lock:
             if self._loop is None or self._loop.broken:
-                self._loop = _Loop()
+                self._loop = self._made()
             return self._loop
 
     def close(self, last: Callable[[], Coroutine[Any, Any, None]] | None) -> None:

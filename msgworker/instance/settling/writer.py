@@ -386,8 +386,8 @@ class Writer:
             notify(conn, self._setup.channel)
 
     def _write_alone(self, lane: Lane, one: Settlement, me: str) -> Settled:
-        """Write one outcome; if the database refuses it, what it does not refuse: a failed try in
-        place of a done one, fewer texts, fewer messages."""
+        """Write one outcome; if the database refuses it, what it does not refuse: a failed try,
+        not a done one, fewer texts, fewer messages."""
         log, row = self._shared.log, lane.row
         whole: Settlement | None = None  # with its error text, while it is tried without
         while True:
