@@ -98,8 +98,12 @@ class PostgreSQL(Database):
     settles_at_once = 2
     defers = True
     max_ids = 10_000
-    # A bitmap scan reads all rows of a deep object to give the first few.
-    tuned = ("SET enable_bitmapscan = off", "RESET enable_bitmapscan")
+    # A bitmap scan reads all rows of a deep object to give the first few. Until a new table is
+    # analyzed it looks empty, and each look and claim would read all of it.
+    tuned = (
+        "SET enable_bitmapscan = off; SET enable_seqscan = off; SET jit = off",
+        "RESET enable_bitmapscan; RESET enable_seqscan; RESET jit",
+    )
     # Before the table is analyzed it looks small, and a nested loop over it takes hours.
     wide_join_settings = ("SET enable_nestloop = off", "RESET enable_nestloop")
     notify = True

@@ -225,7 +225,8 @@ SESSION = {
     "postgresql": (
         ["SET statement_timeout = '77s'", "SET enable_bitmapscan = off", "SET lock_timeout = 777"],
         "SELECT current_setting('statement_timeout'), current_setting('enable_bitmapscan'), "
-        "current_setting('enable_nestloop'), current_setting('lock_timeout'), "
+        "current_setting('enable_nestloop'), current_setting('enable_seqscan'), "
+        "current_setting('jit'), current_setting('lock_timeout'), "
         "current_setting('transaction_isolation'), current_setting('datestyle')",
     ),
     "mariadb": (
