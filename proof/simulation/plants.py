@@ -46,7 +46,7 @@ from msgworker.store import (
 from msgworker.store.candidates import Candidate
 from msgworker.store.rows import Bare, Row
 from msgworker.store.settle import OutOfDate, Share
-from msgworker.table import Cols, Tables, tables
+from msgworker.table import Cols, Tables, indexes, tables
 from proof.judge import Rule
 from proof.simulation.configs import CONFIGS
 from proof.simulation.process import RUN_LIMIT
@@ -519,14 +519,14 @@ def kept_by_a_rerun() -> Iterator[None]:
 def free_between_tries() -> AbstractContextManager[None]:
     """A message that has failed does not hold its key until its next try."""
 
-    def key_counts(c: Cols) -> ColumnElement[bool]:
+    def key_counts(_: Tables, c: Cols) -> ColumnElement[bool]:
         assert c.unique_key is not None
         running_or_new = c.status.in_([sa.literal_column("0"), sa.literal_column("1")])
         return sa.and_(c.unique_key.is_not(None), running_or_new)
 
     patches = ExitStack()
-    patches.enter_context(replaced(tables, "key_counts", key_counts))
-    patches.enter_context(replaced(send, "key_counts", key_counts))
+    for module in (tables, indexes, send):
+        patches.enter_context(replaced(module, "key_counts", key_counts))
     return patches
 
 
