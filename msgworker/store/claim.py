@@ -34,6 +34,7 @@ from msgworker.store.rows import (
     flagged_values,
     in_guard_order,
     mine_among,
+    or_zero,
     row_columns,
     rows_of,
     sent_often,
@@ -110,7 +111,7 @@ def _startable(t: Tables, c: Cols) -> ColumnElement[Any]:
     # A rerun sets these to 0, and outcomes ask for what was read: so they are read under its flag.
     for times in (c.error_try_times, c.later_times):
         if times is not None:
-            free = sa.and_(free, sa.func.coalesce(times, ZERO) == ZERO)
+            free = sa.and_(free, or_zero(times) == ZERO)
     if c.unique_key is not None:  # it may be replaced: its payload is read under its flag
         free = sa.and_(free, c.unique_key.is_(None))
     waits = [(held(t, c), ZERO)] if t.asks_jobs else []

@@ -377,10 +377,13 @@ class HandlerThreads:
             lane.finished_at = time.monotonic()
         if stopped:
             return
-        text = "message %s: an error round its handler"
         with suppress(*NO_MEMORY):
-            msg_id, extra = (None, None) if lane is None else (lane.row.msg_id, facts(lane.row))
-            self._shared.log.error(text, msg_id, exc_info=error, extra=extra)
+            if lane is None:
+                self._shared.log.error("an error between two async handlers", exc_info=error)
+            else:
+                text = "message %s: an error round its handler"
+                extra = facts(lane.row)
+                self._shared.log.error(text, lane.row.msg_id, exc_info=error, extra=extra)
 
 
 class LoopTurn:
