@@ -41,6 +41,7 @@ $(VENV)/.dev: $(VENV)/.made pyproject.toml
 	touch $@ $(VENV)/.run
 
 $(VENV)/.proof: $(VENV)/.dev
+	pkg-config --exists libmariadb || $(BIN)/python -c "from tests.servers import install; install('gcc', 'libmariadb-dev', 'pkgconf')"  # mysqlclient comes as a source
 	$(PIP) -e . --group proof
 	touch $@
 
