@@ -416,8 +416,11 @@ def keeps_its_id() -> AbstractContextManager[None]:
 
 
 def nobody_else() -> AbstractContextManager[None]:
-    """Identity: what was claimed under a lost id is never lost."""
-    return replaced(Identity, "is_ours", lambda self, owner: True)
+    """Identity: what was claimed under a lost id is never lost, and its lanes are started."""
+    patches = ExitStack()
+    patches.enter_context(replaced(Identity, "is_ours", lambda self, owner: True))
+    patches.enter_context(replaced(LaneQueue, "may_start", lambda self, lane: True))
+    return patches
 
 
 def ends_at_once() -> AbstractContextManager[None]:
@@ -639,7 +642,7 @@ PLANTS = {
         _plant("unanswered is written", "unknown", "I1 I4", patch=unanswered_is_written),
         _plant("one lane in two settles", "plain", "I1 I3 I4 I5", patch=in_both),
         _plant("no lease is ever lost", "zombies", "I1", patch=always_trusted),
-        _plant("lost ids are ours", "zombies", "I1 I5", patch=nobody_else, rare=True),
+        _plant("lost ids are ours", "zombies", "I1", patch=nobody_else),
         _plant("drain ends at once", "drains", "I3", patch=ends_at_once),
         _plant("drain waits for no lease", "drains", "I3", patch=waits_for_no_lease),
         _plant("due follower hides head", "ops", "I3", patch=due_first),

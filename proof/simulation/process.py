@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from msgworker.config import Settings
 from msgworker.errors import DatabaseUnavailable, Reject, RetryLater
-from msgworker.events import InstanceStopped, Started
+from msgworker.events import InstanceStopped, LeaseLost, Started
 from msgworker.instance.claiming.drain import Drain
 from msgworker.instance.claiming.loop import LookAhead
 from msgworker.instance.instance import Instance
@@ -138,6 +138,7 @@ class Process:
         self._poison = poison
         self._tries: dict[tuple[Strand | None, int], Try] = {}
         self._last: dict[tuple[int, str], Try] = {}
+        self._lost: dict[str, float] = {}  # when an id of ours was lost
         self._generation = 0
         self._site = Site(world, stage, rng, faults, label)
         registry = Registry()
@@ -166,6 +167,7 @@ class Process:
         stop = Stop(stage.threading.Event())  # type: ignore[arg-type]
         self.shared = Shared(self.setup, Identity(self.new_id()), log=self.log, stop=stop)
         self.setup.events.on(Started, self._started)
+        self.setup.events.on(LeaseLost, self._lease_lost)
         self.setup.events.on(InstanceStopped, self._stopped)
         self.instance = Instance(self.setup, THREADS, shared=self.shared, label=label, drain=drain)
         if ahead:
@@ -228,6 +230,9 @@ class Process:
             text = f"{self.id} stopped in order and left messages {left} at 1"
             self.violations.append(Violation(Rule.I8, text))
 
+    def _lease_lost(self, event: LeaseLost) -> None:
+        self._lost[event.instance] = self._stage.monotonic()
+
     def _is_mine(self, row: Seen) -> bool:
         if self.world.owners:
             return row.claimed_by == self.id
@@ -245,6 +250,12 @@ class Process:
                 f"{event.instance} started message {row.msg_id} at {strand.ran_at[-1]:.2f} s, but "
             )
             text += f"trusted its lease until {trusted_until:.2f} s only"
+            self.violations.append(Violation(Rule.I1, text))
+        owners = {self.id, *self.shared.identity.tenure.carried}
+        lost_at = self._lost.get(event.instance, strand.ran_at[0] if strand else 0.0)
+        if strand is not None and event.instance not in owners and lost_at < strand.ran_at[0]:
+            text = f"{self.id} started message {row.msg_id} under {event.instance}, which it had "
+            text += f"lost at {lost_at:.2f} s"
             self.violations.append(Violation(Rule.I1, text))
         claim = self.world.claims[row.msg_id]
         running = self.shared.in_flight.running[self._stage.threading.get_ident()]
