@@ -251,6 +251,15 @@ class Filters(TypedDict, total=False):
     acknowledged: bool | None
 
 
+class How(TypedDict, total=False):
+    """What every write takes. `dry_run`: only say what it would do. `actor` (default: this user and
+    host) and `reason`: who asks for it and why, as the audit keeps it."""
+
+    dry_run: bool
+    actor: str | None
+    reason: str | None
+
+
 def options_of(name: str, given: Mapping[str, Any], kind: type) -> dict[str, Any]:
     """The keywords of a call; raises TypeError for one that the TypedDict `kind` has not."""
     if unknown := sorted(given.keys() - kind.__annotations__.keys()):

@@ -19,7 +19,7 @@ from msgworker.config import whole
 from msgworker.db import kind_of, read_instant, whole_number
 from msgworker.errors import ConfigError
 from msgworker.message import ACKNOWLEDGED, State, Status
-from msgworker.ops.call import Repaired, Skip, Why
+from msgworker.ops.call import How, Repaired, Skip, Why
 from msgworker.ops.operation import Step
 from msgworker.ops.repairs import Repairs, WriteOptions, read_options, recorded
 from msgworker.ops.selection import Act
@@ -124,7 +124,7 @@ def _known(conn: Connection, t: Tables, ids: list[int]) -> dict[int, Skip]:
 
 
 class Edits(Repairs):
-    """Edits, and acknowledgements; `actor`, `reason` and `dry_run` as in `Repairs`."""
+    """Edits, and acknowledgements; `how` as in `How`."""
 
     def edit(
         self,
@@ -135,9 +135,7 @@ class Edits(Repairs):
         available_at: datetime | Keep | None = KEEP,
         priority: int | None = None,
         seen: str | None = None,
-        dry_run: bool = False,
-        actor: str | None = None,
-        reason: str | None = None,
+        **how: Unpack[How],
     ) -> Repaired:
         """Correct a message that waits or is dead; it keeps its id and its place.
 
@@ -159,7 +157,7 @@ class Edits(Repairs):
             not isinstance(seen, str) or not re.fullmatch("[0-9a-f]{16}", seen)
         ):
             raise ConfigError(f"seen is what a dry run has returned, got {seen!r:.80}")
-        by = self._who(actor, reason, needs_reason=None if dry_run else "edit")
+        by, dry_run = self._asked("edit", how, needs_reason="edit")
         t = self._tables
         wanted = Wanted(topic, payload, available_at, priority)
         params = wanted.params(t)
@@ -191,8 +189,6 @@ class Edits(Repairs):
     def acknowledge(
         self,
         ids: Iterable[int] | int | None = None,
-        *,
-        reason: str | None = None,
         **options: Unpack[WriteOptions],
     ) -> Repaired:
         """Say that dead messages are known: they stay dead, and leave the numbers that call for
@@ -207,7 +203,7 @@ class Edits(Repairs):
         operation, progress: as in `rerun`. Raises ConfigError, also if the table has no
         last_error column.
         """
-        asked, how = read_options("acknowledge", ids, reason, options)
+        asked, how = read_options("acknowledge", ids, options)
         return self._write("acknowledge", lambda _: _acknowledge(self._tables), asked, how)
 
 

@@ -40,7 +40,7 @@ from msgworker.db import (
 )
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.ops import call
-from msgworker.ops.call import Call, OnProgress, Progress, Repaired, Sent, Skip, Skips, Why
+from msgworker.ops.call import Call, How, OnProgress, Progress, Repaired, Sent, Skip, Skips, Why
 from msgworker.ops.selection import SAMPLE, Counted
 from msgworker.producing import AllSendOptions
 from msgworker.queries import messages
@@ -436,15 +436,34 @@ class Writing(Call):
         return audit.begin(conn, t, "send", by, asked, done_to=msg_id)
 
     def _at_once(
-        self, kind: Kind, by: Who, asked: dict[str, Any], act: Callable[[Connection, Tables], bool]
+        self,
+        kind: Kind,
+        by: Who,
+        what: str,
+        name: T,
+        act: Callable[[Connection, Tables, T], bool],
+        *,
+        would: bool,
+        dry_run: bool,
     ) -> Repaired:
-        """An operation of one step: recorded and done in one transaction."""
+        """An operation on one thing, such as a topic: recorded and done in one transaction, if it
+        would do anything."""
+        if dry_run or not would:
+            return Repaired(kind=kind, matched=int(would), changed=int(would), dry_run=dry_run)
         t = self._tables
         with writing(self._engine) as conn:
-            op_id = audit.begin(conn, t, kind, by, asked)
-            did = int(act(conn, t))
+            op_id = audit.begin(conn, t, kind, by, {what: name})
+            did = int(act(conn, t, name))
             audit.end(conn, t, op_id, changed=did)
         return Repaired(kind=kind, op_id=op_id, matched=did, changed=did)
+
+    def _asked(self, name: str, how: How, needs_reason: str | None = None) -> tuple[Who, bool]:
+        """Who asks for the write of this name, and whether it is a dry run, which needs no reason;
+        raises TypeError for an unknown keyword."""
+        given = call.options_of(name, how, How)
+        dry_run = bool(given.pop("dry_run", False))
+        needs = None if dry_run else needs_reason
+        return self._who(given.get("actor"), given.get("reason"), needs_reason=needs), dry_run
 
     def _who(
         self, actor: str | None, reason: str | None, *, needs_reason: str | None = None

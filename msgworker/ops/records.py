@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -18,7 +18,7 @@ from msgworker.config import nearest, whole
 from msgworker.db import Trouble, trouble, writing
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.message import State
-from msgworker.ops.call import OnProgress, Repaired
+from msgworker.ops.call import How, OnProgress, Repaired
 from msgworker.ops.operation import Writing
 from msgworker.ops.queries import MAX_PAGE
 from msgworker.ops.repairs import Repairs
@@ -62,9 +62,7 @@ class Locking(Writing):
         *,
         centre: LockCentre | None = None,
         force: bool = False,
-        dry_run: bool = False,
-        actor: str | None = None,
-        reason: str | None = None,
+        **how: Unpack[How],
     ) -> Repaired:
         """Take a lock away from its holder. Returns 1, or 0 if the lock is not held.
 
@@ -77,7 +75,7 @@ class Locking(Writing):
         from msgworker.coordination.lease import check_name
 
         check_name(name)
-        by = self._who(actor, reason)
+        by, dry_run = self._asked("release_lock", how)
         with self._centre(centre) as where:
             lease = where.holder(name)
             if lease is None:
@@ -172,7 +170,7 @@ class _Unwanted(Exception):
 
 
 class Scheduling(Writing):
-    """Operations on schedules; `actor`, `reason` and `dry_run` as in `Repairs`."""
+    """Operations on schedules; `how` as in `How`."""
 
     def schedules(self) -> list[ScheduleInfo]:
         """The schedules in the table, and those that this App declares and no instance has written
@@ -194,19 +192,12 @@ class Scheduling(Writing):
         with self._reading() as (conn, t):
             return schedules_store.is_there(conn, t)
 
-    def pause_schedule(
-        self,
-        name: str,
-        *,
-        dry_run: bool = False,
-        actor: str | None = None,
-        reason: str | None = None,
-    ) -> Repaired:
+    def pause_schedule(self, name: str, **how: Unpack[How]) -> Repaired:
         """Let a schedule not fire from now on. Returns 1, or 0 if it was paused already.
 
         Messages that it has sent are handled. Raises ConfigError for an unknown name.
         """
-        by = self._who(actor, reason)
+        by, dry_run = self._asked("pause_schedule", how)
 
         def act(conn: Connection, t: Tables, row: Stored, now: datetime) -> bool:
             values = {"paused_at": now, "paused_by": by.actor, **_why(conn, t, by.reason)}
@@ -216,17 +207,10 @@ class Scheduling(Writing):
             "pause-schedule", name, by, dry_run, act, lambda row: row.paused_at is None
         )
 
-    def resume_schedule(
-        self,
-        name: str,
-        *,
-        dry_run: bool = False,
-        actor: str | None = None,
-        reason: str | None = None,
-    ) -> Repaired:
+    def resume_schedule(self, name: str, **how: Unpack[How]) -> Repaired:
         """Let a paused schedule fire again, from its next tick on: those of the pause are left out.
         Instances notice within a heartbeat. Returns 1, or 0 if it was not paused."""
-        by = self._who(actor, reason)
+        by, dry_run = self._asked("resume_schedule", how)
 
         def act(conn: Connection, t: Tables, row: Stored, now: datetime) -> bool:
             after = now if row.last_at is None else max(now, row.last_at)
@@ -239,21 +223,14 @@ class Scheduling(Writing):
             "resume-schedule", name, by, dry_run, act, lambda row: row.paused_at is not None
         )
 
-    def run_now(
-        self,
-        name: str,
-        *,
-        dry_run: bool = False,
-        actor: str | None = None,
-        reason: str | None = None,
-    ) -> Repaired:
+    def run_now(self, name: str, **how: Unpack[How]) -> Repaired:
         """Send the message of a schedule now, also of a paused one; its ticks do not change.
 
         `scheduled_for` of the message is this instant. Returns 1; `sample` holds the message. With
         overlap="replace" it takes the place of one that has not ended, as a tick does. Raises
         DuplicateMessage, with overlap="skip", if one has not ended.
         """
-        by = self._who(actor, reason)
+        by, dry_run = self._asked("run_now", how)
         sent: list[Any] = []
 
         def act(conn: Connection, t: Tables, row: Stored, now: datetime) -> bool:
@@ -264,7 +241,7 @@ class Scheduling(Writing):
                 sending.sent(msg_id=sent[0])
             return True
 
-        done = self._change_schedule("run-schedule", name, by, dry_run, act, lambda row: True)
+        done = self._change_schedule("run-schedule", name, by, dry_run, act)
         if not sent or dry_run:
             return done
         with self._reading() as (conn, t):
@@ -272,22 +249,12 @@ class Scheduling(Writing):
         sample = () if shown is None else (shown,)
         return Repaired(kind=done.kind, op_id=done.op_id, matched=1, changed=1, sample=sample)
 
-    def delete_schedule(
-        self,
-        name: str,
-        *,
-        dry_run: bool = False,
-        actor: str | None = None,
-        reason: str | None = None,
-    ) -> Repaired:
+    def delete_schedule(self, name: str, **how: Unpack[How]) -> Repaired:
         """Delete a schedule from the table; its messages stay. Where a program still declares it,
         its next start writes it again, as a new one. Returns 1."""
-        by = self._who(actor, reason)
-
-        def act(conn: Connection, t: Tables, row: Stored, now: datetime) -> bool:
-            return schedules_store.delete(conn, t, row)
-
-        return self._change_schedule("delete-schedule", name, by, dry_run, act, lambda row: True)
+        by, dry_run = self._asked("delete_schedule", how)
+        act: OnSchedule = lambda conn, t, row, now: schedules_store.delete(conn, t, row)  # noqa: E731
+        return self._change_schedule("delete-schedule", name, by, dry_run, act)
 
     def _change_schedule(
         self,
@@ -296,7 +263,7 @@ class Scheduling(Writing):
         by: Who,
         dry_run: bool,
         act: OnSchedule,
-        wanted: Callable[[Stored], bool],
+        wanted: Callable[[Stored], bool] = lambda row: True,
     ) -> Repaired:
         """Change the row of a schedule as it is now, and record it, in one transaction."""
         self._ready()
@@ -306,12 +273,9 @@ class Scheduling(Writing):
                     "table msgworker_schedule is missing. Run App.create_schema() or `msgworker "
                     "init-db`, or see `msgworker ddl`"
                 )
-            row, _ = self._named(conn, t, name)
-        if dry_run or not wanted(row):
-            would = int(wanted(row))
-            return Repaired(kind=kind, matched=would, changed=would, dry_run=dry_run)
+            would = wanted(self._named(conn, t, name)[0])
 
-        def once(conn: Connection, t: Tables) -> bool:
+        def once(conn: Connection, t: Tables, name: Any) -> bool:
             row, now = self._named(conn, t, name)
             if not wanted(row):
                 raise _Unwanted
@@ -321,7 +285,7 @@ class Scheduling(Writing):
 
         for _ in range(TRIES):
             try:
-                return self._at_once(kind, by, {"schedule": name}, once)
+                return self._at_once(kind, by, "schedule", name, once, would=would, dry_run=dry_run)
             except _Changed:  # an instance has just fired it
                 continue
             except _Unwanted:
@@ -417,7 +381,7 @@ def forget_jobs(engine: sa.Engine, t: Tables, before: datetime) -> None:
 
 
 class Jobs(Repairs):
-    """Operations on jobs; `actor`, `reason` and `dry_run` as in `Repairs`."""
+    """Operations on jobs; `how` as in `How`."""
 
     def jobs(
         self, *, is_open: bool | None = None, limit: int = 50, after: int | None = None
@@ -447,54 +411,31 @@ class Jobs(Repairs):
             return None
         return self._read(jobs.show, job_id)
 
-    def seal_job(
-        self,
-        job_id: int,
-        *,
-        dry_run: bool = False,
-        actor: str | None = None,
-        reason: str | None = None,
-    ) -> Repaired:
+    def seal_job(self, job_id: int, **how: Unpack[How]) -> Repaired:
         """Say that all messages of a job were sent, as `Job.seal`; for one whose producer has ended
         before that. Returns 1, or 0 if it was sealed already. Raises ConfigError for an unknown
         job."""
-        by = self._who(actor, reason)
-        return self._on_job(
-            "seal-job", job_id, by, dry_run, jobs_store.seal, lambda job: not job.sealed_at
-        )
+        by, dry_run = self._asked("seal_job", how)
+        return self._on_job("seal-job", job_id, by, dry_run, jobs_store.seal, "sealed_at")
 
-    def pause_job(
-        self,
-        job_id: int,
-        *,
-        dry_run: bool = False,
-        actor: str | None = None,
-        reason: str | None = None,
-    ) -> Repaired:
+    def pause_job(self, job_id: int, **how: Unpack[How]) -> Repaired:
         """Let no message of a job start, on any instance, from its next heartbeat on: what runs
         ends, what waits keeps its place, and so does what stands behind it in the same object.
 
         It waits for those who have sent into the job and not committed. Returns 1, or 0 if it was
         paused already. Raises ConfigError for an unknown job, and for one that has completed.
         """
-        by = self._who(actor, reason)
+        by, dry_run = self._asked("pause_job", how)
         self._refuse_completed(job_id, "pause the topics of what was rerun of it")
         act = partial(jobs_store.pause, by=by.actor, why=by.reason)
-        return self._on_job("pause-job", job_id, by, dry_run, act, lambda job: not job.paused_at)
+        return self._on_job("pause-job", job_id, by, dry_run, act, "paused_at")
 
-    def resume_job(
-        self,
-        job_id: int,
-        *,
-        dry_run: bool = False,
-        actor: str | None = None,
-        reason: str | None = None,
-    ) -> Repaired:
+    def resume_job(self, job_id: int, **how: Unpack[How]) -> Repaired:
         """Let the messages of a paused job start again. Returns 1, or 0 if it was not paused.
         Raises ConfigError for an unknown job."""
-        by = self._who(actor, reason)
-        wanted: Callable[[JobInfo], bool] = lambda job: job.paused_at is not None  # noqa: E731
-        return self._on_job("resume-job", job_id, by, dry_run, jobs_store.resume, wanted)
+        by, dry_run = self._asked("resume_job", how)
+        act = jobs_store.resume
+        return self._on_job("resume-job", job_id, by, dry_run, act, "paused_at", is_set=True)
 
     def paused_jobs(self) -> list[PausedJob]:
         """The jobs that are paused and have not completed, the newest first, 1,000 at most."""
@@ -504,11 +445,9 @@ class Jobs(Repairs):
         self,
         job_id: int,
         *,
-        dry_run: bool = False,
-        actor: str | None = None,
-        reason: str | None = None,
         rate: float | None = None,
         progress: OnProgress | None = None,
+        **how: Unpack[How],
     ) -> Repaired:
         """Cancel a job: it is sealed, its message is never sent, and all its messages that have not
         ended are cancelled, as by `cancel(job=...)`, whose result is returned.
@@ -517,18 +456,17 @@ class Jobs(Repairs):
         messages have sent into it meanwhile is cancelled, too. Raises ConfigError for an unknown
         job, and for one that has completed.
         """
-        by = self._who(actor, reason, needs_reason=None if dry_run else "cancel-job")
+        by, dry_run = self._asked("cancel_job", how, needs_reason="cancel-job")
         self._refuse_completed(job_id)
-        how: dict[str, Any] = {"job": job_id, "reason": reason, "actor": actor, "rate": rate}
+        asked: dict[str, Any] = {**how, "job": job_id, "rate": rate}
         if dry_run:
-            return self.cancel(**how, dry_run=True)
-        wanted: Callable[[JobInfo], bool] = lambda job: not job.cancelled_at  # noqa: E731
-        self._on_job("cancel-job", job_id, by, False, jobs_store.cancel, wanted)
+            return self.cancel(**asked)
+        self._on_job("cancel-job", job_id, by, False, jobs_store.cancel, "cancelled_at")
         if self._known_job(job_id).cancelled_at is None:  # it has just completed
             self._refuse_completed(job_id)
-        done = more = self.cancel(**how, progress=progress)
+        done = more = self.cancel(**asked, progress=progress)
         while more and self._known_job(job_id).waiting:
-            more = self.cancel(**how, status=State.NEW)  # what was sent by those that ran
+            more = self.cancel(**asked, status=State.NEW)  # what was sent by those that ran
             done = replace(
                 done, matched=done.matched + more.matched, changed=done.changed + more.changed
             )
@@ -545,14 +483,14 @@ class Jobs(Repairs):
         by: Who,
         dry_run: bool,
         act: Callable[[Connection, Tables, int], bool],
-        wanted: Callable[[JobInfo], bool],
+        field: str,
+        *,
+        is_set: bool = False,
     ) -> Repaired:
-        """Change the row of a job, if it is as wanted, and record it, in one transaction."""
+        """Change the row of a job, if this instant of it is set, or is not."""
         self._ready()
-        would = int(wanted(self._known_job(job_id)))
-        if dry_run or not would:
-            return Repaired(kind=kind, matched=would, changed=would, dry_run=dry_run)
-        return self._at_once(kind, by, {"job": job_id}, lambda conn, t: act(conn, t, job_id))
+        would = (getattr(self._known_job(job_id), field) is not None) is is_set
+        return self._at_once(kind, by, "job", job_id, act, would=would, dry_run=dry_run)
 
     def _known_job(self, job_id: int) -> JobInfo:
         """The job, of which only is counted whether there are any messages of a state."""

@@ -16,7 +16,7 @@ from msgworker.config.values import renamed
 from msgworker.errors import ConfigError, TookTooLong
 from msgworker.message import DISCARDED, State, Status
 from msgworker.ops import call
-from msgworker.ops.call import Filters, OnProgress, Repaired, Skip, Why
+from msgworker.ops.call import Filters, How, OnProgress, Repaired, Skip, Why
 from msgworker.ops.operation import Step, TooMany, Work, Writing, check_all
 from msgworker.ops.selection import WHY, Act, Choice, Chunk, Counted, Manner, Selection
 from msgworker.store import audit, cancels, change, edits
@@ -127,16 +127,14 @@ _CANCEL = Act(
 )
 
 
-class WriteOptions(Filters, total=False):
+class WriteOptions(Filters, How, total=False):
     """How messages are chosen, and how they are changed: the options of `Repairs.rerun` that every
     write on messages has. fingerprint: of a group of `failures`."""
 
     fingerprint: str | None
     up_to: int | None
-    dry_run: bool
     count_limit: int | None
     expected_count: int | None
-    actor: str | None
     rate: float | None
     operation: int | None
     progress: OnProgress | None
@@ -145,9 +143,9 @@ class WriteOptions(Filters, total=False):
 class Repairs(Writing):
     """Writes to the table.
 
-    Every write takes `actor` (default: this user and host), `reason`, and `dry_run`, which only
-    counts; the audit records what it did. As a number, its result is how many messages it
-    changed. Raises ConfigError before anything is done, SchemaError if tables are missing.
+    Every write takes `dry_run`, `actor` and `reason` (`How`); the audit records what it did. As a
+    number, its result is how many messages it changed. Raises ConfigError before anything is done,
+    SchemaError if tables are missing.
     """
 
     @renamed(resume="operation")
@@ -155,7 +153,6 @@ class Repairs(Writing):
         self,
         ids: Iterable[int] | int | None = None,
         *,
-        reason: str | None = None,
         force: bool = False,
         with_successors: bool = False,
         also_done: bool = False,
@@ -188,7 +185,7 @@ class Repairs(Writing):
         nothing is changed or counted twice. More than 10,000 ids are not stored: give them again
         with it. progress: called after each transaction.
         """
-        asked, how = read_options("rerun", ids, reason, options)
+        asked, how = read_options("rerun", ids, options)
         asked = replace(asked, force=force, with_successors=with_successors, also_done=also_done)
         return self._write("rerun", _rerun, asked, how)
 
@@ -196,8 +193,6 @@ class Repairs(Writing):
     def discard(
         self,
         ids: Iterable[int] | int | None = None,
-        *,
-        reason: str | None = None,
         **options: Unpack[WriteOptions],
     ) -> Repaired:
         """Make messages dead, with the reason as their last error; their object continues.
@@ -207,15 +202,13 @@ class Repairs(Writing):
         A reason is required. up_to, count_limit, expected_count, rate, operation, progress: as in
         `rerun`.
         """
-        asked, how = read_options("discard", ids, reason, options)
+        asked, how = read_options("discard", ids, options)
         return self._write("discard", lambda _: _discard(self._tables), asked, how)
 
     @renamed(resume="operation")
     def cancel(
         self,
         ids: Iterable[int] | int | None = None,
-        *,
-        reason: str | None = None,
         **options: Unpack[WriteOptions],
     ) -> Repaired:
         """Cancel messages: dead, with the reason as their last error; their object continues.
@@ -230,7 +223,7 @@ class Repairs(Writing):
         Skipped: what has ended, and what a foreign consumer has flagged. A reason is required.
         up_to, count_limit, expected_count, rate, operation, progress: as in `rerun`.
         """
-        asked, how = read_options("cancel", ids, reason, options)
+        asked, how = read_options("cancel", ids, options)
         self._tables_with(CANCEL)
         return self._write("cancel", lambda _: _CANCEL, asked, how)
 
@@ -284,13 +277,13 @@ class Repairs(Writing):
 
 
 def read_options(
-    name: str, ids: Iterable[int] | int | None, reason: str | None, options: WriteOptions
+    name: str, ids: Iterable[int] | int | None, options: WriteOptions
 ) -> tuple[Selection, Manner]:
     """What the write of this name is asked to change, and how; raises TypeError for an unknown
     option, ConfigError for an impossible id."""
     given = call.options_of(name, options, WriteOptions)
     how = {one.name: given.pop(one.name) for one in fields(Manner) if one.name in given}
-    return Selection(ids=call.ids_of(ids), **given), Manner(reason=reason, **how)
+    return Selection(ids=call.ids_of(ids), **given), Manner(**how)
 
 
 # --- What a transaction does with the messages of a chunk.

@@ -366,11 +366,11 @@ MOST_FACTOR = 8.0
 class Manner:
     """How a write is done; see `Repairs.rerun`. Raises ConfigError."""
 
-    reason: str | None
     dry_run: bool = False
+    actor: str | None = None
+    reason: str | None = None
     count_limit: int | None = None
     expected_count: int | None = None
-    actor: str | None = None
     rate: float | None = None
     operation: int | None = None
     progress: OnProgress | None = None

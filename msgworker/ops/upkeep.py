@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from functools import partial
+from typing import Any, Unpack
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -19,7 +20,7 @@ from msgworker.db import Trouble, connecting, reason_of, trouble, writing
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.message import State
 from msgworker.ops import call
-from msgworker.ops.call import Clock, OnProgress, Repaired, Skip, Skips, Why
+from msgworker.ops.call import Clock, How, OnProgress, Repaired, Skip, Skips, Why
 from msgworker.ops.operation import Bulk, Step, Writing, check_all
 from msgworker.ops.records import forget_jobs
 from msgworker.ops.selection import CHUNK, SAMPLE, Counted
@@ -33,7 +34,7 @@ from msgworker.store.rows import MIN_ID
 from msgworker.table import HISTORY, MAX_TOPIC, Tables
 
 MAX_AUDIT = 10_000
-OfTopic = Callable[[Connection, Tables, str], bool]
+Age = float | str | timedelta | datetime | None
 
 # --- Purge: delete finished rows older than an instant, in short transactions.
 
@@ -315,20 +316,8 @@ def end(engine: sa.Engine, t: Tables, held: HeldMessages, me: str | None, *, dro
 # --- What operators do in upkeep.
 
 
-def _paused(conn: Connection, t: Tables, topic: str) -> bool:
-    return topic in pauses.topics(conn, t)
-
-
-def _runs(conn: Connection, t: Tables, topic: str) -> bool:
-    return not _paused(conn, t, topic)
-
-
-def _limited(conn: Connection, t: Tables, topic: str) -> bool:
-    return topic in limits.read_all(conn, t)
-
-
 class Upkeep(Writing):
-    """Releases, purges, pauses and the audit; `actor`, `reason` and `dry_run` as in `Repairs`."""
+    """Releases, purges, pauses and the audit; `how` as in `How`."""
 
     # ------------------------------------------------------------ release
 
@@ -337,10 +326,8 @@ class Upkeep(Writing):
         instance: str,
         *,
         force: bool = False,
-        dry_run: bool = False,
-        actor: str | None = None,
-        reason: str | None = None,
         progress: OnProgress | None = None,
+        **how: Unpack[How],
     ) -> Repaired:
         """Give back the messages of a dead instance, with a try counted for each, as recovery does.
 
@@ -349,7 +336,7 @@ class Upkeep(Writing):
         refused. Messages locked by other transactions are skipped and left to recovery. Raises
         MsgworkerError if it is alive or is being recovered.
         """
-        by = self._who(actor, reason)
+        by, dry_run = self._asked("release", how)
         t = self._tables
         held = held_by(self._clock, self._engine, t, instance)
         refuse_living(held, force)
@@ -372,13 +359,11 @@ class Upkeep(Writing):
 
     def release_nobody(
         self,
-        older_than: float | str | timedelta | datetime | None = None,
+        older_than: Age = None,
         *,
         any_age: bool = False,
-        dry_run: bool = False,
-        actor: str | None = None,
-        reason: str | None = None,
         progress: OnProgress | None = None,
+        **how: Unpack[How],
     ) -> Repaired:
         """Give back messages at 1 without an owner: left by a foreign consumer that no longer runs,
         or from before the table was adopted.
@@ -391,7 +376,7 @@ class Upkeep(Writing):
         table without `claimed_by` it means every message at 1, and MsgworkerError is raised
         while an instance is alive. Raises ConfigError for a wrong age.
         """
-        by = self._who(actor, reason)
+        by, dry_run = self._asked("release_nobody", how)
         t = self._tables
         age = age_of(t, older_than, any_age)
         before = None if age is None else self._before(age)
@@ -418,17 +403,15 @@ class Upkeep(Writing):
     @renamed(resume="operation")
     def purge(
         self,
-        older_than: float | str | timedelta | datetime | None = None,
+        older_than: Age = None,
         *,
         dead: bool = False,
         topic: str | None = None,
         archive_to: str | None = None,
-        dry_run: bool = False,
-        actor: str | None = None,
-        reason: str | None = None,
         rate: float | None = None,
         operation: int | None = None,
         progress: OnProgress | None = None,
+        **how: Unpack[How],
     ) -> Repaired:
         """Delete done messages that finished longer ago than this, lowest msg_id first.
 
@@ -440,7 +423,7 @@ class Upkeep(Writing):
         """
         t = self._tables
         needs_age(t)
-        by = self._who(actor, reason)
+        by, dry_run = self._asked("purge", how)
         call.filter_of((State.DONE,), topic=topic)
         if archive_to is not None:
             purge.archive_name(t, archive_to)
@@ -475,70 +458,52 @@ class Upkeep(Writing):
 
     # ------------------------------------------------------------ pause
 
-    def pause(
-        self,
-        topic: str,
-        *,
-        dry_run: bool = False,
-        actor: str | None = None,
-        reason: str | None = None,
-    ) -> Repaired:
+    def pause(self, topic: str, **how: Unpack[How]) -> Repaired:
         """Stop handlers of a topic from starting, on every instance from its next heartbeat on.
 
         Running handlers continue to their end. Messages of the topic wait, and so do those behind
         them of the same object. Returns 1, or 0 if it was paused already.
         """
-        by = self._who(actor, reason)
+        by, dry_run = self._asked("pause", how)
+        act = partial(pauses.add, actor=by.actor, reason=by.reason)
+        return self._switch("pause", topic, by, dry_run, act, pauses.topics, there=False)
 
-        def act(conn: Connection, t: Tables, topic: str) -> bool:
-            return pauses.add(conn, t, topic, actor=by.actor, reason=by.reason)
-
-        return self._switch("pause", topic, by, dry_run, _runs, act)
-
-    def resume(
-        self,
-        topic: str,
-        *,
-        dry_run: bool = False,
-        actor: str | None = None,
-        reason: str | None = None,
-    ) -> Repaired:
+    def resume(self, topic: str, **how: Unpack[How]) -> Repaired:
         """Resume a paused topic. Returns 1, or 0 if it was not paused."""
-        by = self._who(actor, reason)
-        return self._switch("resume", topic, by, dry_run, _paused, pauses.remove)
+        by, dry_run = self._asked("resume", how)
+        return self._switch("resume", topic, by, dry_run, pauses.remove, pauses.topics)
 
     def _switch(
-        self, kind: Kind, topic: Any, by: Who, dry_run: bool, wanted: OfTopic, act: OfTopic
+        self,
+        kind: Kind,
+        topic: Any,
+        by: Who,
+        dry_run: bool,
+        act: Callable[[Connection, Tables, str], bool],
+        recorded: Callable[[Connection, Tables], Container[str]],
+        *,
+        there: bool = True,
     ) -> Repaired:
-        """Change what is recorded of a topic, if it is as wanted."""
+        """Change what is recorded of a topic, if it is there, or is not."""
         if not isinstance(topic, str) or not 0 < len(topic) <= MAX_TOPIC:
             raise ConfigError(
                 f"a topic is a text of 1 to {MAX_TOPIC} characters, got {topic!r:.80}"
             )
         self._ready()
-        would = int(self._read(wanted, topic))
-        if dry_run or not would:
-            return Repaired(kind=kind, matched=would, changed=would, dry_run=dry_run)
+        would = (topic in self._read(recorded)) is there
         try:
-            return self._at_once(kind, by, {"topic": topic}, lambda conn, t: act(conn, t, topic))
+            return self._at_once(kind, by, "topic", topic, act, would=would, dry_run=dry_run)
         except IntegrityError:  # another process pauses it at the same moment
             return Repaired(kind=kind)
 
-    def remove_limit(
-        self,
-        topic: str,
-        *,
-        dry_run: bool = False,
-        actor: str | None = None,
-        reason: str | None = None,
-    ) -> Repaired:
+    def remove_limit(self, topic: str, **how: Unpack[How]) -> Repaired:
         """Forget the max_running and rate of a topic, on every instance from its next heartbeat on.
 
         For a topic whose handlers declare none any more; an instance whose handler does records
         them again. Returns 1, or 0 if the topic has no limits.
         """
-        by = self._who(actor, reason)
-        return self._switch("unlimit", topic, by, dry_run, _limited, limits.remove)
+        by, dry_run = self._asked("remove_limit", how)
+        return self._switch("unlimit", topic, by, dry_run, limits.remove, limits.read_all)
 
     def pauses(self) -> list[Pause]:
         """The topics that are paused."""
