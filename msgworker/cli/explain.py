@@ -30,6 +30,7 @@ from msgworker.cli.output import (
     to_terminal,
     when,
 )
+from msgworker.cli.rerun import print_act
 from msgworker.cli.show import age_of, as_dict, items_dict, items_text, tries_of, what
 from msgworker.counted import plural, that_hold_up
 from msgworker.message import State, topic_of
@@ -63,12 +64,8 @@ def limits(ctx: click.Context, /, remove: str | None, as_json: bool, **given: An
     done = app.ops.remove_limit(remove, **who)
     if not done:
         raise NothingMatched(f"topic {remove} has no limits")
-    if as_json:
-        result = {"operation": done.op_id, "topic": remove, "removed": True}
-        print_json({**result, "dry_run": done.dry_run})
-    else:
-        would = "would be " if done.dry_run else ""
-        click.echo(f"limits of {safe(remove)} {would}removed")
+    text = f"removed the limits of {safe(remove)}"
+    print_act(done, as_json, {"topic": remove, "removed": True}, text)
 
 
 def _list(app: App, json: bool) -> None:

@@ -29,7 +29,7 @@ from msgworker.cli.output import (
     since,
     when,
 )
-from msgworker.cli.rerun import as_json_of, print_result
+from msgworker.cli.rerun import as_json_of, print_act, print_result
 from msgworker.config import SETTINGS, nearest
 from msgworker.counted import many, plural
 from msgworker.errors import ConfigError, ExitCode
@@ -326,13 +326,8 @@ def _switch(app: App, action: str, job_id: int, json: bool, **how: Any) -> int:
         raise NothingMatched(str(error)) from None
     if not done and action == "resume":  # as with topics
         raise NothingMatched(f"job {job_id} is not paused")
-    if json:
-        result = {"operation": done.op_id, "job": job_id, did: int(done)}
-        print_json(result | {"dry_run": done.dry_run})
-    elif done:
-        click.echo(f"{'would have ' if done.dry_run else ''}{did} job {job_id}")
-    else:
-        click.echo(f"job {job_id} is {did} already")
+    result, already = {"job": job_id, did: int(done)}, f"job {job_id} is {did} already"
+    print_act(done, json, result, f"{did} job {job_id}", already)
     return 0
 
 

@@ -37,6 +37,7 @@ from msgworker.cli.output import (
     print_table,
     safe,
 )
+from msgworker.cli.rerun import print_act
 from msgworker.config import Configuration
 from msgworker.coordination import (
     Dealer,
@@ -93,12 +94,7 @@ def locks(
         centre.close()
     if not done:
         raise NothingMatched(f"lock {name} is not held" + (" any more" if done.matched else ""))
-    if as_json:
-        print_json(
-            {"operation": done.op_id, "lock": name, "released": True, "dry_run": done.dry_run}
-        )
-    else:
-        click.echo(f"{'would be ' if done.dry_run else ''}released {safe(name)}")
+    print_act(done, as_json, {"lock": name, "released": True}, f"released {safe(name)}")
 
 
 def _dict(one: Any) -> dict[str, Any]:

@@ -463,11 +463,6 @@ def styled(word: str) -> str:
     return click.style(word, fg=STYLES.get(word))
 
 
-def styled_as(text: str, colour: str) -> str:
-    """Text in a colour, for a terminal only."""
-    return click.style(text, fg=colour)
-
-
 def confirm(question: str, *, yes: bool) -> None:
     """Ask on stderr before many rows are written; raises Usage without a terminal, Declined if the
     answer is no."""

@@ -244,6 +244,19 @@ def print_result(
     return 0 if done.changed and done.changed >= named else NOTHING_MATCHED
 
 
+def print_act(
+    done: Repaired, json: bool, said: dict[str, Any], text: str, already: str = "", **more: Any
+) -> None:
+    """Print what was done to one thing, such as a topic. said, more: of it, in JSON. text: such as
+    "paused orders"; already: that nothing was to be done."""
+    if json:
+        print_json({"operation": done.op_id, **said, "dry_run": done.dry_run, **more})
+    elif not done:
+        click.echo(already)
+    else:
+        click.echo(f"{'would have ' if done.dry_run else ''}{text}")
+
+
 def _print_skips(done: Repaired) -> None:
     """Print how many were skipped and why, with one advice per reason, and the first of them."""
     same = Counter(skip.why for skip in done.skips)

@@ -24,7 +24,6 @@ from msgworker.cli.output import (
     print_json,
     print_text,
     safe,
-    styled_as,
     visible,
 )
 from msgworker.counted import plural
@@ -225,7 +224,7 @@ def _printed_by(found: list[Finding], options: str) -> str:
 
 
 def _print(one: Finding, plan: bool) -> None:
-    word = styled_as(f"{WORDS[one.severity]:<8}", COLOURS[one.severity])
+    word = click.style(f"{WORDS[one.severity]:<8}", fg=COLOURS[one.severity])
     margin = f"{'':<17} "
     print_text(visible(one.text), first=f"{word} {one.check:<8} ", rest=margin)
     if plan and one.detail:

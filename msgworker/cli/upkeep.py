@@ -24,7 +24,7 @@ from msgworker.cli.output import (
     since,
     when,
 )
-from msgworker.cli.rerun import carry_out, long_work, operation_of, print_result, rate_of
+from msgworker.cli.rerun import carry_out, long_work, operation_of, print_act, print_result, rate_of
 from msgworker.config.values import duration_or_instant, nearest
 from msgworker.errors import ConfigError
 from msgworker.ops.call import Repaired
@@ -180,7 +180,8 @@ def pause(ctx: click.Context, /, topic: str | None, as_json: bool, **given: Any)
         _list(app, as_json)
         return
     done = app.ops.pause(topic, **who)
-    _print_switched(done, topic, as_json, "paused", "is paused already")
+    name, result = safe(topic), {"topic": topic, "paused": True}  # also if it was so before
+    print_act(done, as_json, result, f"paused {name}", f"topic {name} is paused already")
     if app.topics is not None and topic not in app.topics and app.topics:
         note(f"no handler here takes topic {topic}")
 
@@ -195,16 +196,7 @@ def resume(ctx: click.Context, /, topic: str, as_json: bool, **given: Any) -> No
     done = open_app(ctx, given).ops.resume(topic, **who)
     if not done:
         raise NothingMatched(f"topic {topic} is not paused")
-    _print_switched(done, topic, as_json, "resumed", "")
-
-
-def _print_switched(done: Repaired, topic: str, json: bool, word: str, already: str) -> None:
-    if json:  # the state after the call, also if it was so before
-        print_json({"operation": done.op_id, "topic": topic, word: True, "dry_run": done.dry_run})
-    elif not done:
-        click.echo(f"topic {safe(topic)} {already}")
-    else:
-        click.echo(f"{'would be ' if done.dry_run else ''}{word} {safe(topic)}")
+    print_act(done, as_json, {"topic": topic, "resumed": True}, f"resumed {safe(topic)}")
 
 
 def _list(app: App, json: bool) -> None:
@@ -269,14 +261,9 @@ def schedules(
     if not done and action == "resume":  # as with topics
         raise NothingMatched(f"schedule {safe(name)} {already}")
     sent = done.sample[0].msg_id if done.sample else None
-    if as_json:
-        result = {"operation": done.op_id, "schedule": name, "action": action, "changed": int(done)}
-        print_json(result | {"dry_run": done.dry_run, "msg_id": sent})
-    elif not done:
-        click.echo(f"schedule {safe(name)} {already}")
-    else:
-        what = "" if sent is None else f": message {sent}"
-        click.echo(f"{'would have ' if done.dry_run else ''}{word} schedule {safe(name)}{what}")
+    result = {"schedule": name, "action": action, "changed": int(done)}
+    what, of = "" if sent is None else f": message {sent}", f"schedule {safe(name)}"
+    print_act(done, as_json, result, f"{word} {of}{what}", f"{of} {already}", msg_id=sent)
 
 
 def _list_schedules(found: list[ScheduleInfo], json: bool) -> None:

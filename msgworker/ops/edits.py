@@ -203,8 +203,8 @@ class Edits(Repairs):
         operation, progress: as in `rerun`. Raises ConfigError, also if the table has no
         last_error column.
         """
-        asked, how = read_options("acknowledge", ids, options)
-        return self._write("acknowledge", lambda _: _acknowledge(self._tables), asked, how)
+        asked = read_options("acknowledge", ids, options)
+        return self._write("acknowledge", lambda _: _acknowledge(self._tables), asked)
 
 
 def _skipped(msg_id: int, why: Why, *, dry_run: bool) -> Repaired:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from operator import attrgetter
-from typing import TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 from sqlalchemy import Connection
 
@@ -18,7 +18,7 @@ from msgworker.message import DISCARDED, State, Status
 from msgworker.ops import call
 from msgworker.ops.call import Filters, How, OnProgress, Repaired, Skip, Why
 from msgworker.ops.operation import Step, TooMany, Work, Writing, check_all
-from msgworker.ops.selection import WHY, Act, Choice, Chunk, Counted, Manner, Selection
+from msgworker.ops.selection import WHY, Act, Choice, Chunk, Counted, Options
 from msgworker.store import audit, cancels, change, edits
 from msgworker.store.audit import Who
 from msgworker.store.change import SeenRow
@@ -33,7 +33,7 @@ V = TypeVar("V")
 # --- What may be changed, and how: one declaration for each kind of write.
 
 
-def _rerun(asked: Selection) -> Act:
+def _rerun(asked: Options) -> Act:
     if asked.also_done and not asked.with_successors:
         raise ConfigError(
             "also_done (--also-done) concerns done messages behind the others; give "
@@ -185,9 +185,8 @@ class Repairs(Writing):
         nothing is changed or counted twice. More than 10,000 ids are not stored: give them again
         with it. progress: called after each transaction.
         """
-        asked, how = read_options("rerun", ids, options)
-        asked = replace(asked, force=force, with_successors=with_successors, also_done=also_done)
-        return self._write("rerun", _rerun, asked, how)
+        order = {"force": force, "with_successors": with_successors, "also_done": also_done}
+        return self._write("rerun", _rerun, read_options("rerun", ids, options, **order))
 
     @renamed(resume="operation")
     def discard(
@@ -202,8 +201,8 @@ class Repairs(Writing):
         A reason is required. up_to, count_limit, expected_count, rate, operation, progress: as in
         `rerun`.
         """
-        asked, how = read_options("discard", ids, options)
-        return self._write("discard", lambda _: _discard(self._tables), asked, how)
+        asked = read_options("discard", ids, options)
+        return self._write("discard", lambda _: _discard(self._tables), asked)
 
     @renamed(resume="operation")
     def cancel(
@@ -223,23 +222,24 @@ class Repairs(Writing):
         Skipped: what has ended, and what a foreign consumer has flagged. A reason is required.
         up_to, count_limit, expected_count, rate, operation, progress: as in `rerun`.
         """
-        asked, how = read_options("cancel", ids, options)
+        asked = read_options("cancel", ids, options)
         self._tables_with(CANCEL)
-        return self._write("cancel", lambda _: _CANCEL, asked, how)
+        return self._write("cancel", lambda _: _CANCEL, asked)
 
     def _write(
-        self, kind: audit.Kind, act_of: Callable[[Selection], Act], asked: Selection, how: Manner
+        self, kind: audit.Kind, act_of: Callable[[Options], Act], asked: Options
     ) -> Repaired:
         """Do it, or count what it would change."""
         op = None
-        if how.operation is not None:
-            op = self._resumed(kind, how.operation, asked.given)
+        if asked.operation is not None:
+            op = self._resumed(kind, asked.operation, asked.given)
             asked = asked.again(op, self._tables)
         act = act_of(asked)
-        needs = kind if act.needs_reason and not how.dry_run else None
-        by = (
-            Who(op.actor, op.reason) if op else self._who(how.actor, how.reason, needs_reason=needs)
-        )
+        if op is not None:
+            by = Who(op.actor, op.reason)
+        else:
+            needs = kind if act.needs_reason and not asked.dry_run else None
+            by = self._who(asked.actor, asked.reason, needs_reason=needs)
         choice = Choice(
             engine=self._engine,
             tables=self._tables,
@@ -247,23 +247,22 @@ class Repairs(Writing):
             ids=asked.ids,
             wanted=asked.filter(act),
         )
-        rate = call.rate_of(how.rate)
-        if how.counts_first:
+        rate = call.rate_of(asked.rate)
+        if asked.counts_first:
             timed = replace(choice, clock=self._clock)
             if asked.with_successors:
                 would = _would_with_successors(timed, also_done=asked.also_done)
-                how.check(kind, would.changed)
             else:
-                would = Counted.of(timed, how)
-                how.check(kind, would.changed, complete=would.complete)
-            if how.dry_run:
+                would = Counted.of(timed, asked)
+            asked.check(kind, would)
+            if asked.dry_run:
                 return self._told(kind, would)
         self._ready()
         choice = replace(choice, tables=self._tables)  # with what was created since
         if rate is not None:  # pages that are read ahead must not become stale
             ahead = max(1, int(rate * LOOK_AHEAD_SECONDS))
             choice = replace(choice, chunk_size=min(choice.chunk_size, ahead))
-        bulk = self._bulk(kind, by, asked.given, op, rate=rate, progress=how.progress)
+        bulk = self._bulk(kind, by, asked.given, op, rate=rate, progress=asked.progress)
         for chunk in choice.chunks(bulk.last_id):
             if asked.with_successors:
                 work = _with_successors(choice, chunk, also_done=asked.also_done)
@@ -277,13 +276,11 @@ class Repairs(Writing):
 
 
 def read_options(
-    name: str, ids: Iterable[int] | int | None, options: WriteOptions
-) -> tuple[Selection, Manner]:
-    """What the write of this name is asked to change, and how; raises TypeError for an unknown
-    option, ConfigError for an impossible id."""
-    given = call.options_of(name, options, WriteOptions)
-    how = {one.name: given.pop(one.name) for one in fields(Manner) if one.name in given}
-    return Selection(ids=call.ids_of(ids), **given), Manner(**how)
+    name: str, ids: Iterable[int] | int | None, options: WriteOptions, **order: Any
+) -> Options:
+    """What the write of this name is asked for; raises TypeError for an unknown option, ConfigError
+    for an impossible id."""
+    return Options(ids=call.ids_of(ids), **call.options_of(name, options, WriteOptions), **order)
 
 
 # --- What a transaction does with the messages of a chunk.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, Literal
 
@@ -44,13 +44,16 @@ _WENT_ON = {State.PROCESSING: Why.RUNS_LATER, State.DONE: Why.RAN_LATER, State.U
 
 
 FILTERS = {"status", *(one.name for one in fields(Filter))} - {"words", "given_up"}
-"""The filters of a selection, by name."""
+"""The filters of a write, by name."""
+CHOOSES = {"ids", *FILTERS, "force", "with_successors", "also_done"}
+"""The arguments of a write that say which messages, by name: the audit keeps them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """Messages as a caller names them: by ids, or by filters that all hold; and, of a rerun, what
-    happens to the order of their objects. As arguments of the writes of ops."""
+class Options:
+    """The arguments of a write: which messages, by ids or by filters that all hold, and of a rerun
+    what happens to the order of their objects; then how it is done, see `Repairs.rerun`. Raises
+    ConfigError."""
 
     ids: list[int] | None = None
     status: StateName | State | None = None
@@ -65,24 +68,37 @@ class Selection:
     force: bool = False
     with_successors: bool = False
     also_done: bool = False
+    dry_run: bool = False
+    actor: str | None = None
+    reason: str | None = None
+    count_limit: int | None = None
+    expected_count: int | None = None
+    rate: float | None = None
+    operation: int | None = None
+    progress: OnProgress | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("count_limit", 1), ("expected_count", 0)):
+            if (value := getattr(self, name)) is not None:
+                whole(name, value, least, MOST)
 
     @property
     def given(self) -> dict[str, Any]:
-        """What is said of it, as the audit keeps it."""
-        said = ((one, getattr(self, one.name)) for one in fields(self))
+        """What is said of the messages, as the audit keeps it."""
+        said = ((one, getattr(self, one.name)) for one in fields(self) if one.name in CHOOSES)
         return {one.name: value for one, value in said if value is not one.default}
 
-    def again(self, op: Operation, t: Tables) -> Selection:
-        """That of an interrupted operation; `ids`: given again."""
-        said = {one.name: op.filter[one.name] for one in fields(self) if one.name in op.filter}
+    def again(self, op: Operation, t: Tables) -> Options:
+        """With the messages of an interrupted operation; `ids`: given again."""
+        said = {name: op.filter[name] for name in CHOOSES & op.filter.keys()}
         if said.get("since") is not None:
             said["since"] = datetime.fromisoformat(said["since"])
         if isinstance(said.get("object_id"), str):
             said["object_id"] = call.object_of(t, said["object_id"])
-        return Selection(**(said if self.ids is None else said | {"ids": self.ids}))
+        return replace(self, **(said if self.ids is None else said | {"ids": self.ids}))
 
     def filter(self, act: Act) -> Filter | None:
-        """Its filter; None with ids. Raises ConfigError if an act does not take that."""
+        """The filter; None with ids. Raises ConfigError if an act does not take that."""
         one = call.word(self.status, act.statuses, act.refused)
         given = {name: value for name, value in self.given.items() if name in FILTERS}
         if self.ids is not None:
@@ -98,6 +114,25 @@ class Selection:
         if given.get("acknowledged") is not None and one is None and State.DEAD in act.statuses:
             words = (State.DEAD,)
         return call.filter_of(words, **given, given_up=act.chooses_given_up)
+
+    @property
+    def counts_first(self) -> bool:
+        """Whether to count before; not when an operation is continued."""
+        return self.dry_run or (self.expected_count is not None and self.operation is None)
+
+    def is_enough(self, counted: Counted) -> bool:
+        """Whether to stop here: at the limit of a dry run, or if it are more than expected."""
+        if self.dry_run:
+            return self.count_limit is not None and counted.matched >= self.count_limit
+        return self.expected_count is not None and counted.changed > self.expected_count
+
+    def check(self, kind: str, would: Counted) -> None:
+        """Raise SelectionChanged if another number of messages would be changed; of a count that is
+        not complete, if it is too high already. With successors all are counted, or none."""
+        expected, found = self.expected_count, would.changed
+        every = would.complete or self.with_successors
+        if expected is not None and (found > expected or (every and found < expected)):
+            raise SelectionChanged(kind, expected, found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,17 +355,6 @@ class Choice:
                 found |= self.act.unfit(conn, self.tables, part)
         return found
 
-    def count_among(self, ids: list[int], status: Status) -> int:
-        """How many of the messages are done, or running, now."""
-        with self.clock.reading(self.engine) as conn:
-            seen = change.states(conn, self.tables, ids)
-        return sum(row.status == status for row in seen.values())
-
-    def count_holding(self, ids: list[int]) -> int:
-        """How many of the messages hold up their object, or a job."""
-        with self.clock.reading(self.engine) as conn:
-            return len(jobs.held_up(conn, self.tables, ids))
-
     def _why(self, msg_id: int, seen: Mapping[int, SeenRow]) -> Why | None:
         if msg_id not in seen:
             return Why.NOT_THERE
@@ -360,43 +384,6 @@ FIRST_SIZE, LEAST_SIZE = 500, 100
 """Messages of a part, where it is hurried: of the first one, and the least."""
 MOST_FACTOR = 8.0
 """A part has at most so many times the messages of the one before."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manner:
-    """How a write is done; see `Repairs.rerun`. Raises ConfigError."""
-
-    dry_run: bool = False
-    actor: str | None = None
-    reason: str | None = None
-    count_limit: int | None = None
-    expected_count: int | None = None
-    rate: float | None = None
-    operation: int | None = None
-    progress: OnProgress | None = None
-
-    def __post_init__(self) -> None:
-        for name, least in (("count_limit", 1), ("expected_count", 0)):
-            if (value := getattr(self, name)) is not None:
-                whole(name, value, least, MOST)
-
-    @property
-    def counts_first(self) -> bool:
-        """Whether to count before; not when an operation is continued."""
-        return self.dry_run or (self.expected_count is not None and self.operation is None)
-
-    def is_enough(self, counted: Counted) -> bool:
-        """Whether to stop here: at the limit of a dry run, or if it are more than expected."""
-        if self.dry_run:
-            return self.count_limit is not None and counted.matched >= self.count_limit
-        return self.expected_count is not None and counted.changed > self.expected_count
-
-    def check(self, kind: str, found: int, *, complete: bool = True) -> None:
-        """Raise SelectionChanged if another number of messages would be changed; of a count that is
-        not complete, if it is too high already."""
-        expected = self.expected_count
-        if expected is not None and (found > expected or (complete and found < expected)):
-            raise SelectionChanged(kind, expected, found)
 
 
 class CountPace:
@@ -442,7 +429,7 @@ class Counted:
         return self.matched - self.skips.count
 
     @classmethod
-    def of(cls, choice: Choice, how: Manner) -> Counted:
+    def of(cls, choice: Choice, how: Options) -> Counted:
         """Count the messages of the choice, as long as its time lasts.
 
         A dry run that is out of time returns what it has counted; else TookTooLong is raised.
@@ -479,12 +466,16 @@ class Counted:
     def _add(self, choice: Choice, chunk: Chunk) -> None:
         """A chunk, wholly or, if the time ends, not at all."""
         chosen = [i for i in chunk.ids if i not in chunk.skips]
-        done = running = 0
-        if State.DONE in choice.act.may:
-            done = choice.count_among(chosen, Status.DONE)
-        if State.PROCESSING in choice.act.may:
-            running = choice.count_among(chosen, Status.PROCESSING)
-        holding = choice.count_holding(chosen) if choice.act.leaves_held else 0
+        done = running = holding = 0
+        act, t = choice.act, choice.tables
+        if {State.DONE, State.PROCESSING} & {*act.may}:
+            with choice.clock.reading(choice.engine) as conn:
+                seen = [row.status for row in change.states(conn, t, chosen).values()]
+            done = seen.count(Status.DONE) if State.DONE in act.may else 0
+            running = seen.count(Status.PROCESSING) if State.PROCESSING in act.may else 0
+        if act.leaves_held:
+            with choice.clock.reading(choice.engine) as conn:
+                holding = len(jobs.held_up(conn, t, chosen))
         self.matched += len(chunk.ids)
         self.up_to = chunk.ids[-1]
         self.done += done

@@ -322,7 +322,7 @@ def test_pause_and_resume(crm: Cli, folder: Path) -> None:
     assert "bank is closed" in crm("pause", *AT).stdout
     done = crm("drain", "crm:app", "--linger", "0")
     assert "done=0 failed=0 retried=0 released=0 left=1" in done.stdout
-    assert crm("resume", "settle", "--dry-run", *AT).stdout == "would be resumed settle\n"
+    assert crm("resume", "settle", "--dry-run", *AT).stdout == "would have resumed settle\n"
     assert crm("resume", "settle", *AT).stdout == "resumed settle\n"
     assert crm("resume", "settle", *AT).exit_code == 5
     assert "done=1" in crm("drain", "crm:app", "--linger", "0").stdout

@@ -15,7 +15,7 @@ from msgworker.cli import rerun, show
 from msgworker.errors import ConfigError
 from msgworker.message import State
 from msgworker.ops import selection
-from msgworker.ops.call import Filters
+from msgworker.ops.call import Filters, How
 from msgworker.ops.repairs import WriteOptions
 from msgworker.queries.messages import MessageInfo
 from msgworker.store import bounded
@@ -387,7 +387,9 @@ def test_every_place_that_takes_filters_takes_all_of_them(sqlite_app: App, ann: 
     """A filter that is new, and is not everywhere: ops, command line, API, forms, the page."""
     every = {"status", *(one.name for one in fields(bounded.Filter))} - {"words", "given_up"}
     order = {"ids", "force", "with_successors", "also_done"}
-    assert {one.name for one in fields(selection.Selection)} - order == every
+    how = {*How.__annotations__, "count_limit", "expected_count", "rate", "operation", "progress"}
+    assert selection.CHOOSES - order == every
+    assert {one.name for one in fields(selection.Options)} == every | order | how
     assert {*Filters.__annotations__, "fingerprint", "up_to"} == every
     assert every <= set(WriteOptions.__annotations__)
     assert {*rerun.FILTERS, "up_to"} == every  # up_to: from a dry run of a program
