@@ -21,7 +21,7 @@ from msgworker import events
 from msgworker.db import Trouble, reaching, reason_of, refusal, trouble
 from msgworker.instance.claiming.capacity import LaneLimit, LimitPoller
 from msgworker.instance.claiming.claimer import Claimer
-from msgworker.instance.claiming.drain import Drain, DrainCheck
+from msgworker.instance.claiming.drain import Drain, DrainEnd
 from msgworker.instance.claiming.finder import Finder
 from msgworker.instance.claiming.loop import Fetcher, Listener
 from msgworker.instance.liveness.housekeeper import Housekeeper
@@ -155,7 +155,7 @@ class Instance:
             lanes=self.lanes,
             settler=self.settler,
         )
-        drain_check = DrainCheck(
+        drain_end = DrainEnd(
             *(setup, shared, drain),
             finder=self.finder,
             claimer=self.claimer,
@@ -168,7 +168,7 @@ class Instance:
             finder=self.finder,
             claimer=self.claimer,
             limit_poller=self.limit_poller,
-            drain_check=drain_check,
+            drain_end=drain_end,
             lane_limit=self.lane_limit,
             threads=threads,
             lanes=self.lanes,

@@ -17,9 +17,9 @@ from sqlalchemy.exc import IntegrityError
 
 from msgworker import ticks
 from msgworker.instance.claiming.claimer import Claimer
-from msgworker.instance.claiming.drain import DrainEnd, Next, Seen
+from msgworker.instance.claiming.drain import DrainEnd
 from msgworker.instance.claiming.finder import Finder
-from msgworker.instance.claiming.heads import HeadChooser, Look, Search
+from msgworker.instance.claiming.heads import HeadChooser, Search
 from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.liveness.recovery import Recovery
 from msgworker.instance.running import batch
@@ -426,10 +426,7 @@ def nobody_else() -> AbstractContextManager[None]:
 def ends_at_once() -> AbstractContextManager[None]:
     """DrainEnd: over after the first look at everything that found nothing."""
 
-    def saw_nothing(self: DrainEnd, look: Look, _: Seen) -> Next:
-        return Next.OVER if look.complete else Next.AGAIN
-
-    return replaced(DrainEnd, "saw_nothing", saw_nothing)
+    return replaced(DrainEnd, "is_over", lambda self, look: look.complete)
 
 
 def waits_for_no_lease() -> AbstractContextManager[None]:

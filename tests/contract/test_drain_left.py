@@ -28,7 +28,7 @@ from msgworker import (
 from msgworker.coordination import Instance
 from msgworker.instance import worker as worker_module
 from msgworker.instance.claiming.claimer import Claimer
-from msgworker.instance.claiming.drain import DrainCheck
+from msgworker.instance.claiming.drain import DrainEnd
 from msgworker.message import State
 from msgworker.queries.explain import Asked, Waits
 from msgworker.queries.remaining import left
@@ -356,16 +356,16 @@ def test_a_drain_does_not_end_while_its_own_heartbeat_recovers(make_app, app, mo
     the other still has this one, and at the leases that end, of which this is none any more."""
     quick = make_app(app.engine.url, lease_seconds=3.0)
     msg_id = held_by(quick, "another")
-    looked = DrainCheck.due_in
+    looked = DrainEnd.read_due_in
 
-    def recovered_meanwhile(self: DrainCheck, drain: Any) -> Any:
+    def recovered_meanwhile(self: DrainEnd, drain: Any) -> Any:
         due_in = looked(self, drain)
         if quick.ops.show(msg_id).status is State.PROCESSING:
             age_lease(quick, "another", silent=700, left=-100)
             until(lambda: quick.ops.show(msg_id).status is State.FAILED, "it is recovered")
         return due_in
 
-    monkeypatch.setattr(DrainCheck, "due_in", recovered_meanwhile)
+    monkeypatch.setattr(DrainEnd, "read_due_in", recovered_meanwhile)
     report = quick.drain(linger=60)
     assert (report.done, report.left) == (1, 0)
 

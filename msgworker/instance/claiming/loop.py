@@ -16,7 +16,7 @@ from msgworker.db import of, shares_sessions
 from msgworker.events import Looked
 from msgworker.instance.claiming.capacity import LaneLimit, LimitPoller
 from msgworker.instance.claiming.claimer import Claimer
-from msgworker.instance.claiming.drain import DrainCheck
+from msgworker.instance.claiming.drain import DrainEnd
 from msgworker.instance.claiming.finder import Finder
 from msgworker.instance.claiming.heads import LONGEST_REST_SECONDS, Look
 from msgworker.instance.connections import Connections
@@ -221,7 +221,7 @@ class Fetcher(Role):
         finder: Finder,
         claimer: Claimer,
         limit_poller: LimitPoller,
-        drain_check: DrainCheck,
+        drain_end: DrainEnd,
         lane_limit: LaneLimit,
         lanes: LaneQueue,
         settler: Settler,
@@ -238,9 +238,9 @@ class Fetcher(Role):
         self._claimer = claimer
         self._limit_poller = limit_poller
         self._last_try: Candidate | None = None  # a message in quarantine, of a limited topic
-        self.drain_check, self.drain_end = drain_check, drain_check.end
+        self.drain_end = drain_end
         seconds, clock = setup.settings.poll_seconds, setup.clock
-        self.pace = PollPace(seconds, drains=drain_check.drains, clock=clock)
+        self.pace = PollPace(seconds, drains=drain_end.drains, clock=clock)
         self._threads = threads
         self.kept_look = LookAhead(threads=threads, clock=clock)
         self._lane_limit = lane_limit
@@ -451,7 +451,7 @@ class Fetcher(Role):
 
     def _nothing(self, look: Look) -> int:
         self.pace.looked(look)
-        if self.drain_check.is_over(look):
+        if self.drain_end.is_over(look):
             self.exhausted = True
             self.stop()
         return 0
@@ -461,7 +461,7 @@ class Fetcher(Role):
         wanted, holding = self._lane_limit.lanes, bool(self._in_flight.lanes)
         due_in = self.drain_end.due_in
         wait = self._limit_poller.wait() if self._shared.controls.limits else None
-        if wait is not None and self.drain_check.drains:
+        if wait is not None and self.drain_end.drains:
             due_in = wait if due_in is None else min(wait, due_in)
         more = self._more
         pause = self.pace.after(did, wanted=wanted, holding=holding, due_in=due_in, more=more)
