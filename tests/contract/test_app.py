@@ -13,14 +13,6 @@ from tests.support.rows import send
 from tests.support.waiting import in_thread, until
 
 
-def test_app_takes_an_engine(database, make_app):
-    app = make_app(database.engine())
-    app.create_schema()
-    app.add_handler(None, lambda msg: None)
-    send(app, "a")
-    assert app.drain(linger=0).done == 1
-
-
 def test_two_apps_share_an_engine_and_one_takes_the_other_s(database, make_app):
     engine = database.engine()
     first, second = make_app(engine), make_app(engine)
@@ -51,11 +43,6 @@ def test_apps_of_one_shape_write_to_their_own_schemas(database, make_app):
         for schema in ("public", "other"):
             found = conn.exec_driver_sql(f"SELECT status FROM {schema}.msgworker_message")
             assert list(found.scalars()) == [2, 2, 2], schema
-
-
-def test_app_names_its_table_and_engine(app, database):
-    assert app.table.name == "msgworker_message"
-    assert app.engine.url.database == sa.make_url(database.url).database
 
 
 def test_an_app_keeps_the_workers_that_run_and_no_others(app):

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from tenacity.wait import wait_fixed, wait_none
 
-from msgworker import App, ConfigError, Context, HandlerError, Message, MessageTable, RetryLater
+from msgworker import App, Context, HandlerError, Message, MessageTable, RetryLater
 from msgworker.db.errors import outage_pause
 from msgworker.instance import worker as worker_module
 from msgworker.instance.running.outcome import Backoff
@@ -30,24 +30,25 @@ def fail(msg: Message) -> None:
 # ---------------------------------------------------------------- the default
 
 
-@pytest.mark.parametrize(
-    ("attempt", "least", "most"), [(1, 20, 25), (2, 100, 125), (3, 480, 600), (900, 480, 600)]
-)
-def test_a_pause_is_five_times_the_one_before_and_ten_minutes_at_most(attempt, least, most):
-    pauses = [Backoff(20)(attempt) for _ in range(200)]
-    assert least <= min(pauses) < max(pauses) <= most
+PAUSES = [
+    *(
+        (Backoff(20), *case)
+        for case in ((1, 20, 25), (2, 100, 125), (3, 480, 600), (900, 480, 600))
+    ),
+    *(
+        (outage_pause, *case)
+        for case in ((1, 0.05, 0.55), (3, 0.2, 0.7), (9, 5, 5.5), (9000, 5, 5.5))
+    ),
+]
+"""Of messages, five times the one before, and ten minutes at most; of roles that wait for the
+database, five seconds at most: for an attempt, the least and the most."""
 
 
-def test_a_back_off_of_nothing_is_at_once():
+def test_pauses_grow_with_a_part_by_chance_and_have_an_end():
+    for pause, attempt, least, most in PAUSES:
+        pauses = [pause(attempt) for _ in range(200)]
+        assert least <= min(pauses) < max(pauses) <= most, (pause, attempt)
     assert {Backoff(0)(attempt) for attempt in (1, 2, 3)} == {0.0}
-
-
-@pytest.mark.parametrize(
-    ("attempt", "least", "most"), [(1, 0.05, 0.55), (3, 0.2, 0.7), (9, 5, 5.5), (9000, 5, 5.5)]
-)
-def test_a_role_that_waits_for_the_database_waits_five_seconds_at_most(attempt, least, most):
-    pauses = [outage_pause(attempt) for _ in range(200)]
-    assert least <= min(pauses) < max(pauses) <= most
 
 
 def test_a_message_outlives_an_outage_of_a_minute(msgworker_db: Database):
@@ -67,26 +68,20 @@ def test_a_message_outlives_an_outage_of_a_minute(msgworker_db: Database):
     assert sum(done) == 1
 
 
-@pytest.mark.parametrize(("given", "least", "most"), [(None, 20, 25), (3, 3, 3.75)])
-def test_the_first_pause_is_a_setting_of_the_app(msgworker_db: Database, given, least, most):
-    settings = {} if given is None else {"backoff_seconds": given}
-    app = msgworker_db.app(**settings)
-    app.add_handler("t", fail)
-    send(app, "o")
-    report = drain(app)
-    (message,) = app.ops.find()
-    pause = (message.available_at - msgworker_db.clock.now).total_seconds()
-    assert report.retried == 1
-    assert least <= pause <= most + 0.01
-
-
-def test_a_handler_s_own_wait_goes_before_the_app_s(msgworker_db: Database):
-    app = msgworker_db.app(backoff_seconds=3)
-    app.add_handler("t", fail, wait=wait_fixed(1000))
-    send(app, "o")
-    drain(app)
-    (message,) = app.ops.find()
-    assert round((message.available_at - msgworker_db.clock.now).total_seconds()) == 1000
+def test_the_first_pause_is_a_setting_of_the_app_or_the_handler_s_own_wait(
+    msgworker_db: Database,
+):
+    for settings, wait, least, most in (
+        ({}, None, 20, 25),
+        ({"backoff_seconds": 3}, None, 3, 3.75),
+        ({"backoff_seconds": 3}, wait_fixed(1000), 1000, 1000),
+    ):
+        app = msgworker_db.app(**settings)
+        app.add_handler("t", fail, wait=wait)
+        (msg_id,) = send(app, None)
+        assert drain(app).retried == 1
+        pause = (app.ops.show(msg_id).available_at - msgworker_db.clock.now).total_seconds()
+        assert least - 0.01 <= pause <= most + 0.01, (settings, wait)
 
 
 # ---------------------------------------------------------------- a drain waits
@@ -110,13 +105,6 @@ def test_a_drain_waits_for_a_retry_beyond_its_linger(app, flaky):
     send(app, "o")
     report = app.drain(linger=0.05)
     assert (report.done, report.retried, report.left, flaky) == (1, 1, 0, [1, 2])
-
-
-def test_a_drain_without_linger_waits_for_no_retry_either(app):
-    app.add_handler("t", fail, wait=wait_fixed(60))
-    send(app, "o")
-    report = app.drain(linger=0)
-    assert (report.done, report.retried, report.left) == (0, 1, 1)
 
 
 def test_a_drain_waits_for_retries_alone_if_told_so(app, flaky):
@@ -263,21 +251,12 @@ def test_tries_that_a_crash_ended_go_by_the_table_s_rule(msgworker_db: Database)
     assert ran == [3]
 
 
-def test_a_handler_cannot_have_more_tries_than_its_table():
+def test_a_handler_s_tries_are_a_number_from_one_to_those_of_its_table(subtests):
     app = App("sqlite:///x.db", table=MessageTable(max_tries=5))
     app.add_handler("a", fail, max_tries=5)
     with pytest.raises(HandlerError, match=r"MessageTable\(max_tries=\.\.\.\)"):
         app.add_handler("b", fail, max_tries=6)
+    for tries in (0, -1, True, 1.5, "2", float("nan")):
+        with subtests.test(tries=tries), pytest.raises(HandlerError, match="max_tries of handler"):
+            app.add_handler("b", fail, max_tries=tries)
     assert app.topics == {"a"}
-
-
-@pytest.mark.parametrize("tries", [0, -1, True, 1.5, "2", float("nan")])
-def test_the_tries_of_a_handler_are_a_whole_number_from_one_on(tries):
-    with pytest.raises(HandlerError, match="max_tries of handler"):
-        App("sqlite:///x.db").add_handler("t", fail, max_tries=tries)
-
-
-@pytest.mark.parametrize("seconds", [-1, 481, float("inf"), True, "20"])
-def test_a_back_off_is_a_number_of_seconds(seconds):
-    with pytest.raises(ConfigError, match="backoff_seconds must be a number from 0 to 480"):
-        App("sqlite:///x.db", backoff_seconds=seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -14,6 +15,12 @@ from msgworker.doctor import Severity
 from tests.support.doctor import needed, run
 from tests.support.rows import Table
 from tests.support.tables import TABLE, make_table
+
+
+def make_again(database: Any, rest: str = "", **changed: str) -> None:
+    """The table of another case of a test."""
+    run(database, "DROP TABLE IF EXISTS tb")
+    make_table(database, rest, **changed)
 
 
 def put(database: Any, *object_ids: str, first: int = 1) -> None:
@@ -144,24 +151,27 @@ def test_one_refusal_names_the_mend_of_every_column(postgresql):
 
 
 @pytest.mark.filterwarnings("ignore:Did not recognize type")
-@pytest.mark.parametrize(
-    "odd", [{"object_id": "JSON"}, {"object_id": "POINT"}, {"msg_id": "TIMESTAMP WITH TIME ZONE"}]
-)
-def test_an_empty_table_of_odd_types_is_refused_until_it_is_mended(postgresql, odd):
-    make_table(postgresql, **odd)
-    app = App(postgresql.url, table=TABLE)
-    with pytest.raises(SchemaError, match=f"column {next(iter(odd))}"):
+def test_an_empty_table_of_odd_types_is_refused_until_it_is_mended(postgresql):
+    for odd in (
+        {"object_id": "JSON", "msg_id": "TIMESTAMP WITH TIME ZONE"},
+        {"object_id": "POINT"},
+    ):
+        make_again(postgresql, **odd)
+        app = App(postgresql.url, table=TABLE)
+        with pytest.raises(SchemaError) as refused:
+            app.create_schema()
+        assert [role for role in odd if f"column {role}" not in str(refused.value)] == []
+        with app.engine.begin() as conn:
+            for fault in needed(app):
+                for statement in fault.fix:
+                    conn.exec_driver_sql(statement)
         app.create_schema()
-    with app.engine.begin() as conn:
-        for fault in needed(app):
-            for statement in fault.fix:
-                conn.exec_driver_sql(statement)
-    app.create_schema()
 
 
-def test_an_error_cannot_be_kept_in_a_list_of_words(mariadb):
-    make_table(mariadb, last_error="SET('a', 'b')")
-    words = ("last_error is", "but must be a text")
+def test_a_list_of_words_and_an_id_longer_than_an_index_holds_are_refused(mariadb):
+    long = "VARCHAR(767) CHARACTER SET utf8mb4"
+    make_table(mariadb, last_error="SET('a', 'b')", object_id=long)
+    words = ("last_error is SET", "object_id (object_id) takes 767 characters, an index 766")
     refused_until_mended(lambda **given: App(mariadb.url, **given), mariadb, *words)
 
 
@@ -190,18 +200,19 @@ MENDED_THERE = {
 }
 
 
-@pytest.mark.parametrize("case", MENDED_THERE)
-def test_what_only_one_database_has_is_refused_until_it_is_mended(mariadb, case):
-    odd, words = MENDED_THERE[case]
-    make_table(mariadb, **odd)
-    app = App(mariadb.url, table=TABLE)
-    with pytest.raises(SchemaError) as refused:
-        app.create_schema()
-    assert [one for one in words if one not in str(refused.value)] == []
-    _, _, mends = str(refused.value).partition(". To fix it: ")
-    run(mariadb, *mends.split("; "))
-    app.create_schema()
-    assert needed(app) == []
+def test_what_only_one_database_has_is_refused_until_it_is_mended(mariadb, subtests):
+    for case, (odd, words) in MENDED_THERE.items():
+        run(mariadb, "DROP TABLE IF EXISTS tb")
+        make_table(mariadb, **odd)
+        app = App(mariadb.url, table=TABLE)
+        with subtests.test(case):
+            with pytest.raises(SchemaError) as refused:
+                app.create_schema()
+            assert [one for one in words if one not in str(refused.value)] == []
+            _, _, mends = str(refused.value).partition(". To fix it: ")
+            run(mariadb, *mends.split("; "))
+            app.create_schema()
+            assert needed(app) == []
 
 
 HOLDERS = {
@@ -251,12 +262,6 @@ def test_what_doctor_prints_runs_also_where_a_type_has_no_mend(mariadb, role):
     told = needed(app)
     assert any(f"{role} ({role}) is of another type" in one.text for one in told)
     run(mariadb, *(statement for one in told for statement in one.fix))
-
-
-def test_an_id_longer_than_an_index_holds_is_refused(mariadb):
-    make_table(mariadb, object_id="VARCHAR(767) CHARACTER SET utf8mb4")
-    words = "object_id (object_id) takes 767 characters, an index 766"
-    refused_until_mended(lambda **given: App(mariadb.url, **given), mariadb, words)
 
 
 @pytest.mark.filterwarnings("error")  # SQLAlchemy does not know it either, and would say so
@@ -310,19 +315,14 @@ def test_a_payload_that_is_a_number_is_read(make_app, server):
     assert found == [7]
 
 
-def test_a_boolean_status_is_refused_by_create_schema_too(make_app, postgresql):
-    make_table(postgresql, status="BOOLEAN")
+def test_a_boolean_status_and_an_id_that_is_padded_are_refused(postgresql):
+    make_table(postgresql, status="BOOLEAN", claimed_by="CHAR(80)")
     app = App(postgresql.url, table=TABLE)
-    with pytest.raises(SchemaError, match=r"column status \(status\) is BOOLEAN"):
+    with pytest.raises(SchemaError) as refused:
         app.create_schema()
-    assert any("status (status) is BOOLEAN" in one.text for one in needed(app))
-
-
-def test_an_id_that_is_padded_is_refused(postgresql):
-    make_table(postgresql, claimed_by="CHAR(80)")
-    app = App(postgresql.url, table=TABLE)
-    with pytest.raises(SchemaError, match=r"claimed_by is CHAR.*what is read is not what was"):
-        app.create_schema()
+    for said in (str(refused.value), " ".join(one.text for one in needed(app))):
+        assert "status (status) is BOOLEAN" in said
+        assert re.search(r"claimed_by is CHAR.*what is read is not what was", said)
 
 
 CHECKS = [
@@ -351,13 +351,14 @@ def test_checks_that_refuse_what_is_written_are_found(make_app, server):
     refused_until_mended(make_app, server, *(f"CHECK {name}" for name in told), "does not take")
 
 
-@pytest.mark.requires("loose_checks", of="available_at")
-@pytest.mark.parametrize("check", ["available_at <> ''", "last_error = 0 OR status = 0"])
-def test_a_check_that_an_update_fails_for_and_a_query_warns_of_is_found(mariadb, check):
-    make_table(mariadb, f", CONSTRAINT tb_rule CHECK ({check})")
-    app = App(mariadb.url, table=TABLE)
-    with pytest.raises(SchemaError, match=r"CHECK tb_rule.*does not take"):
-        app.create_schema()
+@pytest.mark.requires("loose_checks")
+def test_a_check_that_an_update_fails_for_and_a_query_warns_of_is_found(mariadb, subtests):
+    for check in ("available_at <> ''", "last_error = 0 OR status = 0"):
+        make_again(mariadb, f", CONSTRAINT tb_rule CHECK ({check})")
+        app = App(mariadb.url, table=TABLE)
+        says = r"CHECK tb_rule.*does not take"
+        with subtests.test(check=check), pytest.raises(SchemaError, match=says):
+            app.create_schema()
 
 
 @pytest.mark.requires("column_types")
@@ -385,12 +386,13 @@ def test_an_older_server_is_asked_for_what_it_has(make_app, server, monkeypatch)
     assert app.tables.fold == ("padded weight" if server.name == "mariadb" else None)
 
 
-@pytest.mark.parametrize("check", [*CHECKS, PLAIN_INSTANTS])
-def test_a_check_is_found_where_no_statement_drops_it(make_app, sqlite, check):
-    make_table(sqlite, f", CHECK (object_id <> ')'), CHECK ({check}) -- CHECK (x\n")
-    app = App(sqlite.url, table=TABLE)
-    with pytest.raises(SchemaError, match=r"does not take .*create the table again"):
-        app.create_schema()
+def test_a_check_is_found_where_no_statement_drops_it(sqlite, subtests):
+    for check in (*CHECKS, PLAIN_INSTANTS):
+        make_again(sqlite, f", CHECK (object_id <> ')'), CHECK ({check}) -- CHECK (x\n")
+        app = App(sqlite.url, table=TABLE)
+        says = r"does not take .*create the table again"
+        with subtests.test(check=check), pytest.raises(SchemaError, match=says):
+            app.create_schema()
 
 
 TAKES = [
@@ -444,34 +446,34 @@ STRICT = {
 }
 
 
-@pytest.mark.parametrize(
-    "odd", [{}, {"claimed_by": "INTEGER"}, {"finished_at": "REAL"}, {"last_error": "BLOB"}]
-)
-def test_a_strict_table_must_take_our_texts(sqlite, odd):
-    columns = ", ".join(f"{role} {kind}" for role, kind in (STRICT | odd).items())
-    run(sqlite, f"CREATE TABLE tb ({columns}) STRICT")
-    app = App(sqlite.url, table=TABLE)
-    if not odd:
-        app.create_schema()
-    for role in odd:
-        with pytest.raises(SchemaError, match=f"column {role} is .*ADD COLUMN {role}_2 TEXT"):
-            app.create_schema()
-
-
-@pytest.mark.parametrize("kind", ["DATE", "DATETIME", "BOOLEAN", "DECIMAL(10, 2)"])
-def test_a_payload_is_read_as_it_stands_there_whatever_its_type_says(sqlite, kind):
-    make_table(sqlite, payload=kind)
-    app = App(sqlite.url, table=TABLE)
+def test_a_strict_table_must_take_our_texts(sqlite, subtests):
+    for odd in ({"claimed_by": "INTEGER"}, {"finished_at": "REAL"}, {"last_error": "BLOB"}, {}):
+        run(sqlite, "DROP TABLE IF EXISTS tb")
+        columns = ", ".join(f"{role} {kind}" for role, kind in (STRICT | odd).items())
+        run(sqlite, f"CREATE TABLE tb ({columns}) STRICT")
+        app = App(sqlite.url, table=TABLE)
+        for role in odd:
+            says = f"column {role} is .*ADD COLUMN {role}_2 TEXT"
+            with subtests.test(odd=odd), pytest.raises(SchemaError, match=says):
+                app.create_schema()
     app.create_schema()
-    for msg_id, payload in enumerate(["1", """'{"n": 2}'""", "x'5b335d'"], start=1):
-        run(
-            sqlite, f"INSERT INTO tb (msg_id, object_id, payload) VALUES ({msg_id}, 'a', {payload})"
-        )
+
+
+def test_a_payload_is_read_as_it_stands_there_whatever_its_type_says(sqlite, subtests):
     found: list[Any] = []
-    app.add_handler(None, lambda msg: found.append(msg.payload))
-    assert app.drain(linger=0).done == 3
-    assert found == [1, {"n": 2}, [3]]
-    assert app.ops.show(2).payload == '{"n": 2}'
+    for kind in ("DATE", "DATETIME", "BOOLEAN", "DECIMAL(10, 2)"):
+        make_again(sqlite, payload=kind)
+        app = App(sqlite.url, table=TABLE)
+        app.create_schema()
+        for msg_id, payload in enumerate(["1", """'{"n": 2}'""", "x'5b335d'"], start=1):
+            values = f"VALUES ({msg_id}, 'a', {payload})"
+            run(sqlite, f"INSERT INTO tb (msg_id, object_id, payload) {values}")
+        found.clear()
+        app.add_handler(None, lambda msg: found.append(msg.payload))
+        with subtests.test(kind=kind):
+            assert app.drain(linger=0).done == 3
+            assert found == [1, {"n": 2}, [3]]
+            assert app.ops.show(2).payload == '{"n": 2}'
 
 
 @pytest.mark.requires("column_types")
@@ -498,18 +500,19 @@ def test_an_instance_does_not_start_on_a_table_that_was_changed(make_app, server
 
 
 @pytest.mark.requires("column_types")
-@pytest.mark.parametrize("length", [1, 10, 63])
-def test_errors_are_cut_to_their_column(make_app, server, length):
-    make_table(server, last_error=f"VARCHAR({length})")
-    app = make_app(table=TABLE)
-    app.create_schema()
-    assert needed(app) == []
-    put(server, "a", "a", "b")
-    app.add_handler(None, lambda msg: 1 / 0, wait=wait_none())
-    assert app.drain(linger=1).failed == 3
-    whole = app.ops.show(1).tries[-1].error
-    assert whole.startswith("ZeroDivisionError: division by zero [test_bad_columns.py")
-    assert Table(app).column("last_error") == [whole[:length]] * 3
+def test_errors_are_cut_to_their_column(make_app, server, subtests):
+    for length in (1, 10, 63):
+        make_again(server, last_error=f"VARCHAR({length})")
+        app = make_app(table=TABLE)
+        app.create_schema()
+        put(server, "a", "a", "b")
+        app.add_handler(None, lambda msg: 1 / 0, wait=wait_none())
+        with subtests.test(length=length):
+            assert needed(app) == []
+            assert app.drain(linger=1).failed == 3
+            whole = app.ops.show(1).tries[-1].error
+            assert whole.startswith("ZeroDivisionError: division by zero [test_bad_columns.py")
+            assert Table(app).column("last_error") == [whole[:length]] * 3
 
 
 @pytest.mark.requires("column_types")

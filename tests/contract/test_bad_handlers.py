@@ -23,10 +23,6 @@ from msgworker import App, ConfigError, Context, HandlerError, Message, RetryLat
 from tests.support.rows import Table, send
 
 
-def _registering(fn: Any, **options: Any) -> None:
-    App("sqlite:///x.db").add_handler("t", fn, **options)
-
-
 class _Callable:
     def __call__(self, msg: Message, ctx: Context) -> None: ...
 
@@ -61,37 +57,29 @@ BAD_HANDLERS: list[tuple[Any, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("fn", "options"), BAD_HANDLERS, ids=range(len(BAD_HANDLERS)))
-def test_handlers_that_cannot_be_are_refused_at_once(fn, options):
-    with pytest.raises(HandlerError):
-        _registering(fn, **options)
+def test_handlers_that_cannot_be_are_refused_at_once(subtests):
+    for number, (fn, options) in enumerate(BAD_HANDLERS):
+        with subtests.test(number=number, options=options), pytest.raises(HandlerError):
+            App("sqlite:///x.db").add_handler("t", fn, **options)
 
 
-@pytest.mark.parametrize(
-    "fn",
-    [
-        lambda msg: None,
-        lambda msg, ctx: None,
-        lambda msg, ctx, more=1: None,
-        lambda *args: None,
-        lambda msg, **more: None,
-        _Callable(),
-        _Callable().__call__,
-        _async,
-        print,
-    ],
-    ids=range(9),
-)
-def test_handlers_that_can_be(fn):
-    _registering(fn)
-
-
-def test_a_topic_has_one_handler():
+def test_handlers_that_can_be():
     app = App("sqlite:///x.db")
-    for topic in ("t", None):
-        app.add_handler(topic, lambda msg: None)
-        with pytest.raises(HandlerError, match="already"):
-            app.add_handler(topic, lambda msg: None)
+    for topic, fn in (
+        ("one", lambda msg: None),
+        ("two", lambda msg, ctx: None),
+        ("more", lambda msg, ctx, more=1: None),
+        ("any", lambda *args: None),
+        ("named", lambda msg, **more: None),
+        ("object", _Callable()),
+        ("method", _Callable().__call__),
+        ("async", _async),
+        ("builtin", print),
+        (None, print),
+    ):
+        app.add_handler(topic, fn)
+        with pytest.raises(HandlerError, match="already"):  # a topic has one
+            app.add_handler(topic, fn)
 
 
 class _BadWait:
@@ -107,17 +95,14 @@ class _BadWait:
 BAD_WAITS = [-1, float("nan"), float("inf"), 10**12, "soon", None, ValueError, SystemExit]
 
 
-@pytest.mark.quick("SystemExit|ValueError")
-@pytest.mark.parametrize("what", BAD_WAITS, ids=str)
-def test_a_wait_strategy_that_fails_costs_only_its_delay(sqlite_app, what):
+def test_a_wait_strategy_that_fails_costs_only_its_delay(sqlite_app):
     def fail(msg: Message) -> None:
         raise ValueError("x")
 
-    sqlite_app.add_handler("t", fail, wait=_BadWait(what))
-    send(sqlite_app, "o")
-    send(sqlite_app, "p")
-    report = sqlite_app.drain(linger=0, threads=1)
-    assert report.retried >= 2
+    for number, what in enumerate(BAD_WAITS):
+        sqlite_app.add_handler(f"t{number}", fail, wait=_BadWait(what))
+        send(sqlite_app, None, None, topic=f"t{number}")
+    assert sqlite_app.drain(linger=0, threads=1).retried >= 2 * len(BAD_WAITS)
     assert {row[0] for row in Table(sqlite_app).rows("status")} == {-1}
 
 
@@ -283,20 +268,19 @@ def test_a_transactional_handler_that_deletes_or_changes_its_own_row(app, status
     assert "LostClaim" in rows[0][2]
 
 
-@pytest.mark.parametrize(
-    "after", [-1, 10**12, float("nan"), float("inf"), "5", None, True, timedelta(-1)]
-)
-def test_a_retry_later_that_cannot_be_fails_its_try(sqlite_app, after):
-    with pytest.raises(ConfigError, match="RetryLater"):
-        RetryLater(after=after)
+def test_a_retry_later_that_cannot_be_fails_its_try(sqlite_app, subtests):
+    bad = [-1, 10**12, float("nan"), float("inf"), "5", None, True, timedelta(-1)]
+    for after in bad:
+        with subtests.test(after=after), pytest.raises(ConfigError, match="RetryLater"):
+            RetryLater(after=after)
 
     @sqlite_app.handler("t", wait=wait_fixed(3600))
     def handle(msg: Message) -> None:
-        raise RetryLater(after=after)
+        raise RetryLater(after=bad[int(msg.object_id)])
 
-    send(sqlite_app, "o")
-    assert sqlite_app.drain(linger=0).retried == 1
-    assert "RetryLater" in Table(sqlite_app).one("last_error")
+    send(sqlite_app, *range(len(bad)))
+    assert sqlite_app.drain(linger=0).retried == len(bad)
+    assert ["RetryLater" in text for text in Table(sqlite_app).column("last_error")] == [True] * 8
 
 
 def test_a_handler_may_change_the_folder_the_locale_and_start_threads(

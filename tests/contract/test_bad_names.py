@@ -95,13 +95,14 @@ BAD_NAMES: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("name", BAD_NAMES, ids=[str(i) for i in range(len(BAD_NAMES))])
-def test_names_that_cannot_be(name):
-    with pytest.raises(ConfigError):
-        MessageTable(name)
-    if name not in ("a.b.c", ".", "a.", ".b"):
-        with pytest.raises(ConfigError):
-            MessageTable(msg_id=name)
+def test_names_that_cannot_be(subtests):
+    for name in BAD_NAMES:
+        with subtests.test(name=name):
+            with pytest.raises(ConfigError):
+                MessageTable(name)
+            if name not in ("a.b.c", ".", "a.", ".b"):
+                with pytest.raises(ConfigError):
+                    MessageTable(msg_id=name)
 
 
 def test_a_name_that_is_too_long_for_the_database(database, make_app):
@@ -114,21 +115,16 @@ def test_a_name_that_is_too_long_for_the_database(database, make_app):
             act()
 
 
-@pytest.mark.parametrize("name", ["lease", "item", "try", "operation", "audit", "pause", "lock"])
-def test_a_table_of_our_own_cannot_be_the_message_table(name):
-    with pytest.raises(ConfigError, match="one of msgworker's own tables"):
-        MessageTable(f"crm.Msgworker_{name}")
-
-
-def test_the_reserved_table_names_are_those_that_are_made(sqlite_app):
-    ours = {table.name for table in own_tables(sqlite_app.tables)}
-    assert ours == {f"msgworker_{name}" for name in BESIDE}
-
-
-@pytest.mark.parametrize("name", ["mw_open_object", "mw_ids", "MW_ME"])
-def test_a_column_cannot_have_a_name_of_our_own(name):
-    with pytest.raises(ConfigError, match=r"names that begin with mw_ are msgworker's own"):
-        MessageTable("tb", last_error=name)
+def test_names_of_our_own_are_refused(sqlite_app, subtests):
+    assert {t.name for t in own_tables(sqlite_app.tables)} == {f"msgworker_{n}" for n in BESIDE}
+    for name in BESIDE:
+        says = "one of msgworker's own tables"
+        with subtests.test(name=name), pytest.raises(ConfigError, match=says):
+            MessageTable(f"crm.Msgworker_{name}")
+    for name in ("mw_open_object", "mw_ids", "MW_ME"):
+        says = r"names that begin with mw_ are msgworker's own"
+        with subtests.test(name=name), pytest.raises(ConfigError, match=says):
+            MessageTable("tb", last_error=name)
 
 
 def test_columns_may_be_named_like_anything_else(make_app):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,9 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import Message, MessageTable, PayloadError
-from msgworker.payload import decode, encode
+from msgworker.payload import decode
 from tests.support.rows import Table, send
-from tests.support.tables import SEED, foreign_table, insert
+from tests.support.tables import SEED, foreign_table
 
 BAD_PAYLOADS: dict[str, tuple[str, str]] = {
     "text": ("not JSON at all", "not JSON"),
@@ -33,14 +32,6 @@ BAD_PAYLOADS: dict[str, tuple[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", BAD_PAYLOADS)
-def test_payloads_that_are_not_strict_json_are_refused(case):
-    raw, text = BAD_PAYLOADS[case]
-    with pytest.raises(PayloadError, match=text) as caught:
-        decode(raw)
-    assert len(str(caught.value)) < 600
-
-
 def test_payloads_that_are_not_strict_json_are_dead_at_once(app):
     called: list[Any] = []
     app.add_handler("t", lambda msg: called.append(msg))
@@ -56,33 +47,33 @@ def test_payloads_that_are_not_strict_json_are_dead_at_once(app):
     for row, (_, text) in zip(found, BAD_PAYLOADS.values(), strict=True):
         assert row[2].startswith("PayloadError")
         assert text in row[2]
+        assert len(row[2]) < 600
 
 
-@pytest.mark.parametrize(
-    ("raw", "value"),
-    [
-        (None, None),
-        ("", None),
-        ("null", None),
-        ("[]", []),
-        ('"x"', "x"),
-        ("1", 1),
-        ("-0.5e3", -500.0),
-        ("true", True),
-        ('"\\ud83d\\ude00"', "\U0001f600"),
-        (b'{"a": 1}', {"a": 1}),
-        (memoryview(b"[1]"), [1]),
-        ({"a": 1}, {"a": 1}),
-    ],
-)
-def test_payloads_that_are_good(raw, value):
-    assert decode(raw) == value
+GOOD_PAYLOADS: list[tuple[Any, Any]] = [
+    (None, None),
+    ("", None),
+    ("null", None),
+    ("[]", []),
+    ('"x"', "x"),
+    ("1", 1),
+    ("-0.5e3", -500.0),
+    ("true", True),
+    ('"\\ud83d\\ude00"', "\U0001f600"),
+    (b'{"a": 1}', {"a": 1}),
+    (memoryview(b"[1]"), [1]),
+    ({"a": 1}, {"a": 1}),
+]
 
 
-@pytest.mark.parametrize("raw", [b"\xff\xfe", b"\x80abc", "\u00e4".encode("latin-1")])
-def test_bytes_that_are_not_utf_8_are_refused(raw):
-    with pytest.raises(PayloadError, match="UTF-8"):
-        decode(raw)
+def test_payloads_that_are_good():
+    assert [decode(raw) for raw, _ in GOOD_PAYLOADS] == [value for _, value in GOOD_PAYLOADS]
+
+
+def test_bytes_that_are_not_utf_8_are_refused():
+    for raw in (b"\xff\xfe", b"\x80abc", "\u00e4".encode("latin-1")):
+        with pytest.raises(PayloadError, match="UTF-8"):
+            decode(raw)
 
 
 class _Bomb:
@@ -92,11 +83,11 @@ class _Bomb:
         return (Path.touch, (Path("unpickled"),))
 
 
-@pytest.mark.parametrize("protocol", range(6))
-def test_pickles_are_never_unpickled(protocol, tmp_path, monkeypatch):
+def test_pickles_are_never_unpickled(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(PayloadError):
-        decode(pickle.dumps(_Bomb(), protocol))
+    for protocol in range(6):
+        with pytest.raises(PayloadError):
+            decode(pickle.dumps(_Bomb(), protocol))
     assert not (tmp_path / "unpickled").exists()
 
 
@@ -117,27 +108,6 @@ def test_a_blob_column_is_decoded_or_refused(database, make_app):
     assert got == [{"a": 1}]
 
 
-def test_a_json_column(database, make_app):
-    kind = {"postgresql": "JSONB"}.get(database.name, "JSON")
-    foreign_table(database, body=kind)
-    app = make_app(table=SEED.replace(payload="body"))
-    app.create_schema()
-    got: list[Any] = []
-    app.add_handler(None, lambda msg: got.append(msg.payload))
-    insert(database, "objectID, body", """'o', '{"a": [1, 2]}'""", "'o', NULL")
-    assert app.drain(linger=0).done == 2
-    assert got == [{"a": [1, 2]}, None]
-
-
-def test_a_payload_that_is_too_long_is_never_read(make_app):
-    app = make_app(table=MessageTable(max_payload=1000))
-    app.create_schema()
-    app.add_handler("t", lambda msg: None)
-    send(make_app(), "a", payload="x" * 5000)
-    assert app.drain(linger=0).failed == 1
-    assert "5002" in Table(app).one("last_error")
-
-
 CYCLE: list[Any] = []
 CYCLE.append(CYCLE)
 DEEP: list[Any] = []
@@ -145,43 +115,26 @@ for _ in range(100_000):
     DEEP = [DEEP]
 
 
-@pytest.mark.parametrize(
-    "payload",
-    [
-        float("nan"),
-        float("inf"),
-        {"a": [float("-inf")]},
-        {object()},
-        object(),
-        b"bytes",
-        datetime.now(timezone(timedelta(seconds=1))),
-        {(1, 2): 3},
-        {1: 2},
-        "half \ud800",
-        10**5000,
-        CYCLE,
-        DEEP,
-        "nul \x00",
-    ],
-    ids=range(14),
-)
-def test_payloads_that_cannot_be_written_are_refused_before_any_sql(sqlite_app, payload):
-    with sqlite_app.engine.begin() as conn:
-        with pytest.raises(PayloadError):
-            sqlite_app.send(conn, "t", payload)
-        with pytest.raises(PayloadError):
-            sqlite_app.send_many(conn, "t", [(1, "o"), (payload, "o")])
+def test_payloads_that_cannot_be_written_are_refused_before_any_sql(sqlite_app, subtests):
+    """Each kind of fault; tests/test_payload.py has them all."""
+    bad = {"fault": float("nan"), "digits": 10**5000, "circle": CYCLE, "deep": DEEP, "nul": "\x00"}
+    for kind, payload in bad.items():
+        with subtests.test(kind=kind), sqlite_app.engine.begin() as conn:
+            with pytest.raises(PayloadError):
+                sqlite_app.send(conn, "t", payload)
+            with pytest.raises(PayloadError):
+                sqlite_app.send_many(conn, "t", [(1, "o"), (payload, "o")])
     assert Table(sqlite_app).statuses == []
 
 
-@pytest.mark.parametrize("text", ["\\u0000", "a\\\\u0000", "\\", "\u2028", "\U0001f600", "'\"`;--"])
-def test_payload_texts_come_back_as_they_were(app, text):
-    assert decode(encode({"t": text, text: 1})) == {"t": text, text: 1}
+def test_payload_texts_come_back_as_they_were(app):
+    texts = ["\\u0000", "a\\\\u0000", "\\", "\u2028", "\U0001f600", "'\"`;--"]
     got: list[Any] = []
     app.add_handler("t", lambda msg: got.append(msg.payload))
-    send(app, "o", payload=text)
+    for text in texts:
+        send(app, "o", payload={"t": text, text: 1})
     app.drain(linger=0)
-    assert got == [text]
+    assert got == [{"t": text, text: 1} for text in texts]
 
 
 def test_send_refuses_a_payload_that_would_be_too_long_to_be_read(make_app):
@@ -199,11 +152,6 @@ def test_send_refuses_a_payload_that_would_be_too_long_to_be_read(make_app):
     app.add_handler("t", lambda msg: got.append(msg.payload))
     assert app.drain(linger=0).done == 1
     assert got == [fits]
-
-
-def test_send_refuses_keys_that_are_one_text():
-    with pytest.raises(PayloadError, match="key"):
-        encode({1: "a", "1": "b"})
 
 
 def test_a_type_of_payloads_that_is_not_known_is_told_and_one_that_comes_later_is_read(

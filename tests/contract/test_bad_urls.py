@@ -46,25 +46,26 @@ BAD_URLS: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("url", "text"), BAD_URLS, ids=range(len(BAD_URLS)))
-def test_bad_urls_are_config_errors_that_do_not_repeat_the_password(url, text):
-    with pytest.raises(ConfigError) as caught:
-        App(url)
-    assert text in str(caught.value)
-    assert CANARY not in str(caught.value)
-    assert caught.value.exit_code == 2
+def test_bad_urls_are_config_errors_that_do_not_repeat_the_password(subtests):
+    for url, text in BAD_URLS:
+        with subtests.test(url=url):
+            with pytest.raises(ConfigError) as caught:
+                App(url)
+            assert text in str(caught.value)
+            assert CANARY not in str(caught.value)
+            assert caught.value.exit_code == 2
 
 
-@pytest.mark.parametrize("mark", list("@/:#%?& "))
-def test_an_unescaped_password_works_or_is_explained(mark):
-    url = f"postgresql://user:Ca{mark}{CANARY}@host/db"
-    refused = ""
-    try:
-        shown = repr(App(url))
-    except ConfigError as error:
-        refused = shown = str(error)
-    assert CANARY not in shown
-    assert not refused or "URL.create" in refused
+def test_an_unescaped_password_works_or_is_explained(subtests):
+    for mark in "@/:#%?& ":
+        refused = ""
+        try:
+            shown = repr(App(f"postgresql://user:Ca{mark}{CANARY}@host/db"))
+        except ConfigError as error:
+            refused = shown = str(error)
+        with subtests.test(mark=mark):
+            assert CANARY not in shown
+            assert not refused or "URL.create" in refused
 
 
 @pytest.mark.parametrize("driver", ["mysql+mysqldb", "oracle+cx_oracle", "postgresql+pg8000"])
@@ -76,42 +77,34 @@ def test_a_driver_that_is_not_installed_is_named_with_what_to_install(driver):
         App(f"{driver}://u:{CANARY}@h/db")
     assert 'pip install "msgworker[' in str(caught.value)
     assert CANARY not in str(caught.value)
+    if driver == "mysql+mysqldb" and importlib.util.find_spec("pymysql"):
+        assert "mysql+pymysql://" in str(caught.value)  # the URL that the extra is good for
 
 
-def test_the_extra_is_offered_only_with_the_url_it_is_good_for():
-    pytest.importorskip("pymysql")
-    with pytest.raises(ConfigError, match=r"mysql\+pymysql://"):
-        App("mysql+mysqldb://u:p@h/db")
+def test_secrets_in_the_query_are_masked(subtests):
+    for key in ("sslpassword", "password", "passwd", "sslkey", "token", "secret"):
+        app = App(f"postgresql://u:{CANARY}@127.0.0.1:1/db?{key}={CANARY}Q")
+        with subtests.test(key=key):
+            assert CANARY not in repr(app)
+            assert "127.0.0.1" in repr(app)
+            with pytest.raises(DatabaseUnavailable) as caught:
+                _ = app.tables
+            assert CANARY not in str(caught.value)
 
 
-@pytest.mark.parametrize("key", ["sslpassword", "password", "passwd", "sslkey", "token", "secret"])
-def test_secrets_in_the_query_are_masked(key):
-    url = f"postgresql://u:{CANARY}@127.0.0.1:1/db?{key}={CANARY}Q"
-    app = App(url)
-    assert CANARY not in repr(app)
-    assert "127.0.0.1" in repr(app)
-    with pytest.raises(DatabaseUnavailable) as caught:
-        _ = app.tables
-    assert CANARY not in str(caught.value)
-
-
-@pytest.mark.parametrize("pool", [sa.StaticPool, sa.pool.SingletonThreadPool])
-def test_an_engine_that_hands_one_connection_to_everybody_is_refused(tmp_path, pool):
-    engine = sa.create_engine(f"sqlite:///{tmp_path / 'x.db'}", poolclass=pool)
-    with pytest.raises(ConfigError, match="pool"):
-        App(engine)
-
-
-def test_an_engine_in_memory_is_refused():
-    with pytest.raises(ConfigError, match="in-memory"):
-        App(sa.create_engine("sqlite://"))
-
-
-def test_an_engine_whose_driver_cannot_count_rows_is_refused(tmp_path):
-    engine = sa.create_engine(f"sqlite:///{tmp_path / 'x.db'}")
-    engine.dialect.supports_sane_rowcount = False
-    with pytest.raises(ConfigError, match="rows"):
-        App(engine)
+def test_engines_that_cannot_be(tmp_path, subtests):
+    """In memory, with one connection for everybody, or of a driver that cannot count rows."""
+    url = f"sqlite:///{tmp_path / 'x.db'}"
+    uncounted = sa.create_engine(url)
+    uncounted.dialect.supports_sane_rowcount = False
+    for engine, says in (
+        (sa.create_engine("sqlite://"), "in-memory"),
+        (sa.create_engine(url, poolclass=sa.StaticPool), "pool"),
+        (sa.create_engine(url, poolclass=sa.pool.SingletonThreadPool), "pool"),
+        (uncounted, "rows"),
+    ):
+        with subtests.test(says=says), pytest.raises(ConfigError, match=says):
+            App(engine)
 
 
 @pytest.mark.parametrize(
@@ -206,17 +199,14 @@ def test_a_file_that_is_there_keeps_its_mode(tmp_path):
     assert path.stat().st_mode & 0o777 == 0o664
 
 
-@pytest.mark.parametrize(
-    ("option", "words"),
-    [
+def test_an_option_that_the_driver_does_not_know_is_refused_before_it_connects(subtests):
+    for option, says in (
         ("sslmode=require", "unknown option 'sslmode'"),
         ("conect_timeout=3", "did you mean connect_timeout"),
         ("connect_timeout=soon", "must be a number"),
-    ],
-)
-def test_an_option_that_the_driver_does_not_know_is_refused_before_it_connects(option, words):
-    with pytest.raises(ConfigError, match=words):
-        App(f"mysql+pymysql://u:{CANARY}@127.0.0.1:1/db?{option}")
+    ):
+        with subtests.test(option=option), pytest.raises(ConfigError, match=says):
+            App(f"mysql+pymysql://u:{CANARY}@127.0.0.1:1/db?{option}")
 
 
 def test_an_option_that_the_driver_of_oracle_does_not_know_is_refused_too(monkeypatch):
@@ -226,24 +216,22 @@ def test_an_option_that_the_driver_of_oracle_does_not_know_is_refused_too(monkey
         App(f"oracle+oracledb://u:{CANARY}@127.0.0.1:1/db?foo=1")
 
 
-@pytest.mark.parametrize("place", [f"u:{CANARY}@h/x.db", "u@h/x.db", "h/x.db", "h:1/x.db"])
-def test_a_sqlite_url_with_a_host_or_a_user_is_refused(place):
-    with pytest.raises(ConfigError, match="but it is a file") as told:
-        App(f"sqlite://{place}")
-    assert CANARY not in str(told.value)
+def test_a_sqlite_url_with_a_host_or_a_user_is_refused(subtests):
+    for place in (f"u:{CANARY}@h/x.db", "u@h/x.db", "h/x.db", "h:1/x.db"):
+        with subtests.test(place=place):
+            with pytest.raises(ConfigError, match="but it is a file") as told:
+                App(f"sqlite://{place}")
+            assert CANARY not in str(told.value)
 
 
-@pytest.mark.parametrize("option", ["ssl_ca", "read_default_file"])
-@pytest.mark.parametrize("there", [True, False])
-def test_a_file_of_an_option_that_cannot_be_read_is_a_wrong_setting(tmp_path, option, there):
-    path = tmp_path / "no such form"
-    if there:
-        path.write_text(f"{CANARY}\n", encoding="utf-8")
-    if option == "read_default_file" and not there:
-        pytest.skip("the driver passes over it")
-    app = App(
-        sa.URL.create("mysql+pymysql", "u", host="127.0.0.1", port=1, query={option: str(path)})
-    )
-    with pytest.raises(ConfigError, match="an option of the database url names") as told:
-        _ = app.tables
-    assert CANARY not in str(told.value)
+def test_a_file_of_an_option_that_cannot_be_read_is_a_wrong_setting(tmp_path, subtests):
+    """The driver passes over a `read_default_file` that is not there."""
+    bad, missing = tmp_path / "no such form", tmp_path / "missing"
+    bad.write_text(f"{CANARY}\n", encoding="utf-8")
+    for option, path in (("ssl_ca", bad), ("ssl_ca", missing), ("read_default_file", bad)):
+        query = {option: str(path)}
+        app = App(sa.URL.create("mysql+pymysql", "u", host="127.0.0.1", port=1, query=query))
+        with subtests.test(query=query):
+            with pytest.raises(ConfigError, match="an option of the database url names") as told:
+                _ = app.tables
+            assert CANARY not in str(told.value)

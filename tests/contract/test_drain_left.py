@@ -173,13 +173,14 @@ def test_a_paused_topic_may_be_left(app):
     assert (report.left_by, report.exit_code) == ({"paused": 2}, 0)
 
 
-def test_a_topic_without_a_handler_ends_a_drain_with_1(app, caplog):
+def test_a_topic_without_a_handler_is_left_untouched_and_ends_a_drain_with_1(app, table, caplog):
     app.add_handler("t", lambda msg: None)
     send(app, "o", topic="u")
-    send(app, "o")
+    send(app, "o")  # held back by the one before it
     with caplog.at_level(logging.WARNING, "msgworker"):
         report = app.drain(linger=0)
     assert (report.left_by, report.exit_code) == ({"no handler": 2}, 1)
+    assert table.rows("status", "error_try_times", "claimed_by") == [(0, 0, None)] * 2
     assert any("a handler for topic u; register one" in r.getMessage() for r in caplog.records)
     registered(app, "of others", topics=["v"])
     assert app.drain(linger=0).exit_code == 1
@@ -187,7 +188,7 @@ def test_a_topic_without_a_handler_ends_a_drain_with_1(app, caplog):
     assert app.drain(linger=0).left_by == {"elsewhere": 2}
 
 
-def test_topics_that_were_not_asked_for_may_be_left(app):
+def test_topics_that_were_not_asked_for_may_be_left(app, caplog):
     app.add_handler("t", lambda msg: None)
     app.add_handler("u", lambda msg: None)
     send(app, "o", topic="u")
@@ -195,6 +196,7 @@ def test_topics_that_were_not_asked_for_may_be_left(app):
     send(app, "p")
     report = app.drain(topics=["t"], linger=0)
     assert (report.done, report.left_by, report.exit_code) == (1, {"other topics": 2}, 0)
+    assert "'u'" not in caplog.text  # that nobody handles it
 
 
 def test_what_a_dead_message_blocks_ends_a_drain_with_1(blocking_app, caplog):

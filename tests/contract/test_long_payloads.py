@@ -118,8 +118,8 @@ def test_a_message_that_is_deleted_before_its_payload_is_read_runs_nowhere(app: 
     assert ran == [first]
 
 
-def test_a_payload_over_max_payload_is_still_too_long(app):
-    most = READ_AHEAD + 100
+@pytest.mark.parametrize("most", [1000, READ_AHEAD + 100], ids=["read ahead", "not read ahead"])
+def test_a_payload_over_max_payload_is_never_read(app, most):
     small = App(app.engine, table=MessageTable(max_payload=most))
     small.add_handler("t", lambda msg: None, max_tries=1)
     fits, too_long = send(app, "a", "b", payload="y" * (most - 2))
@@ -127,7 +127,9 @@ def test_a_payload_over_max_payload_is_still_too_long(app):
     report = small.drain(linger=0)
     assert (report.done, report.failed) == (1, 1)
     assert app.ops.show(fits).status == "done"
-    assert "too long to be read" in app.ops.show(too_long).last_error
+    error = app.ops.show(too_long).last_error
+    assert "too long to be read" in error
+    assert str(most + 2) in error
 
 
 def test_the_budget_lets_one_in_that_is_longer_and_the_holder_take_more() -> None:
