@@ -93,7 +93,7 @@ def test_secrets_in_the_query_are_masked(subtests):
 
 
 def test_engines_that_cannot_be(tmp_path, subtests):
-    """In memory, with one connection for everybody, or of a driver that cannot count rows."""
+    """In memory, with one connection for all threads, or of a driver that cannot count rows."""
     url = f"sqlite:///{tmp_path / 'x.db'}"
     uncounted = sa.create_engine(url)
     uncounted.dialect.supports_sane_rowcount = False

@@ -196,7 +196,7 @@ def test_topics_that_were_not_asked_for_may_be_left(app, caplog):
     send(app, "p")
     report = app.drain(topics=["t"], linger=0)
     assert (report.done, report.left_by, report.exit_code) == (1, {"other topics": 2}, 0)
-    assert "'u'" not in caplog.text  # that nobody handles it
+    assert "'u'" not in caplog.text  # that no handler here is for it
 
 
 def test_what_a_dead_message_blocks_ends_a_drain_with_1(blocking_app, caplog):
