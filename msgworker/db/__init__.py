@@ -74,6 +74,7 @@ from msgworker.db.connections import (
     Attempt,
     AttemptCancelled,
     Left,
+    closed_after_failure,
     connected,
     connecting,
     deadline,

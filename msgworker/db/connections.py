@@ -59,11 +59,27 @@ def reading_any_text(conn: sa.Connection) -> Iterator[None]:
         raw.text_factory = kept
 
 
-def connected(engine: sa.Engine) -> sa.Connection:
+@contextmanager
+def closed_after_failure(conn: sa.Connection) -> Iterator[None]:
+    """Close a new connection for good if the block, which prepares it, fails."""
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):
+            conn.invalidate()
+        conn.close()
+        raise
+
+
+def connected(engine: sa.Engine, *, autocommit: bool = False) -> sa.Connection:
     """A new connection. The statement by which SQLAlchemy gives it our isolation level, where that
     needs one, fails with the driver's own error, which it does not wrap: DatabaseUnavailable."""
     try:
-        return engine.connect()
+        conn = engine.connect()
+        if autocommit:
+            with closed_after_failure(conn):
+                conn.execution_options(isolation_level="AUTOCOMMIT")
+        return conn
     except engine.dialect.loaded_dbapi.Error as error:
         raise unavailable(engine, error) from error
     except RuntimeError as error:
@@ -190,13 +206,10 @@ def connecting(engine: sa.Engine) -> Iterator[sa.Connection]:
     if (mine := attempt()) is not None:
         mine.check()
     try:
-        conn = connected(engine).execution_options(isolation_level="AUTOCOMMIT")
-        try:
+        conn = connected(engine, autocommit=True)
+        with closed_after_failure(conn):
             if probe := of(conn).probe:
                 conn.exec_driver_sql(probe).close()
-        except BaseException:
-            conn.close()
-            raise
     except (DBAPIError, PoolTimeout) as error:
         raise unavailable(engine, error) from error
     with returned(conn), reading_any_text(conn):

@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from msgworker.db import (
     NO_MEMORY,
     Trouble,
+    closed_after_failure,
     committing_each,
     connected,
     is_of_the_session,
@@ -372,12 +373,13 @@ class Connections:
         self._succession_turn = self._succession.turn
         self._pid = os.getpid()
 
-    def connect(self) -> Connection:
+    def connect(self, *, autocommit: bool = False) -> Connection:
         """A new connection, to a server that may take writes."""
         try:
-            conn = connected(self._engine)
-            refuse_standby(conn)
-            turn = self._succession.check(conn)
+            conn = connected(self._engine, autocommit=autocommit)
+            with closed_after_failure(conn):
+                refuse_standby(conn)
+                turn = self._succession.check(conn)
             self.opened_at = time.monotonic()
             if not self.is_open:
                 self._succession_turn = turn
@@ -433,8 +435,7 @@ class Connections:
         self._begin()
         try:
             if self._alone is None:
-                conn = self.connect()
-                self._alone = conn.execution_options(isolation_level="AUTOCOMMIT")
+                self._alone = self.connect(autocommit=True)
                 if self._tuned and not shares_sessions(self._alone):
                     self._alone.exec_driver_sql(self._tuned[0])
             yield self._alone
