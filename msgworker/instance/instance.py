@@ -151,7 +151,7 @@ class Instance:
         self.housekeeper = Housekeeper(
             *(setup, shared, lease),
             heartbeat=self.heartbeat,
-            claimer=self.claimer,
+            flagged=self.claimer.flagged,
             lanes=self.lanes,
             settler=self.settler,
         )
@@ -435,7 +435,7 @@ class Instance:
         with shared.connector.once() as link:
             for tries in sorted({row.tries for row in unstarted}):
                 ids = [row.msg_id for row in unstarted if row.tries == tries]
-                self.claimer.release(link, ids, me=shared.identity.id, tries=tries)
+                self.claimer.flagged.release(link, ids, me=shared.identity.id, tries=tries)
         self.settler.settle_apart(known)
 
     def settle_rest(self) -> None:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy.exc import IntegrityError, OperationalError
 
-from msgworker.instance.claiming.claimer import Claimer
+from msgworker.instance.claiming.claimer import Claimer, FlaggedRows
 from msgworker.instance.liveness.recovery import Recovery
 from msgworker.instance.liveness.requests import OperatorRequests
 from msgworker.instance.running.batch import BatchCaller
@@ -29,14 +29,12 @@ from proof.simulation.strands import Stage
 from proof.simulation.world import Act, World
 
 ACTS = {
-    Claimer._flag_together.__code__: Act.CLAIM,
-    Claimer._flag_apart.__code__: Act.CLAIM,
-    Claimer._flag_by_limits.__code__: Act.CLAIM,
+    Claimer._flag_once.__code__: Act.CLAIM,
     Writer.write_once.__code__: Act.SETTLE,
     Writer._write_alone.__code__: Act.SETTLE,
     Caller._settle.__code__: Act.SETTLE,
     BatchCaller._settle.__code__: Act.SETTLE,
-    Claimer.release.__code__: Act.RELEASE,
+    FlaggedRows.release.__code__: Act.RELEASE,
     Recovery._try_to.__code__: Act.RECOVER,
     OperatorRequests._end.__code__: Act.CANCEL,
 }

@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Connection
 from sqlalchemy.exc import IntegrityError
 
 from msgworker import ticks
-from msgworker.instance.claiming.claimer import Claimer
+from msgworker.instance.claiming.claimer import Claimer, FlaggedRows
 from msgworker.instance.claiming.drain import DrainEnd
 from msgworker.instance.claiming.finder import Finder
 from msgworker.instance.claiming.heads import HeadChooser, Search
@@ -265,11 +265,13 @@ def early_runs() -> AbstractContextManager[None]:
     flag, runs = Claimer._flag, claim.read_runs
     kept: dict[int, list[Bare]] = {}
 
-    def flag_later(self: Claimer, candidates: list[Candidate], me: str) -> list[Row]:
+    def flag_later(
+        self: Claimer, candidates: list[Candidate], me: str
+    ) -> tuple[list[Row], list[Candidate]]:
         heads: list[Row] = [
             Row(c.msg_id, c.object_id, None, None, 0, 0, 0, None, None) for c in candidates
         ]
-        with self._link.statement() as conn:
+        with self.link.statement() as conn:
             kept.update(runs(conn, self._setup.tables, heads, limit=RUN_LIMIT))
         return flag(self, candidates, me)
 
@@ -283,23 +285,23 @@ def early_runs() -> AbstractContextManager[None]:
 
 
 def no_sweep() -> AbstractContextManager[None]:
-    """Claimer: rows flagged by us that no lane knows stay."""
-    return replaced(Claimer, "_release_unknown", lambda self, link: None)
+    """FlaggedRows: those that no lane knows stay."""
+    return replaced(FlaggedRows, "release_unknown", lambda self, link: None)
 
 
 def no_look_at_the_stop() -> AbstractContextManager[None]:
-    """Claimer: it holds nothing, it says, without a look."""
-    return replaced(Claimer, "holds_nothing", lambda self, link: True)
+    """FlaggedRows: there are none, it says, without a look."""
+    return replaced(FlaggedRows, "none_left", lambda self, link: True)
 
 
 def sweep_beside_a_claim() -> AbstractContextManager[None]:
-    """Claimer: the sweep of unknown rows does not wait for claims in flight."""
+    """FlaggedRows: the sweep of unknown rows does not wait for claims in flight."""
 
     @contextmanager
-    def no_claim_in_flight(self: Claimer, patience: float | None = None) -> Iterator[bool]:
+    def no_claim_in_flight(self: FlaggedRows, patience: float | None = None) -> Iterator[bool]:
         yield True
 
-    return replaced(Claimer, "no_claim_in_flight", no_claim_in_flight)
+    return replaced(FlaggedRows, "no_claim_in_flight", no_claim_in_flight)
 
 
 def nothing_held() -> AbstractContextManager[None]:
@@ -543,21 +545,25 @@ def held_by_the_dead() -> AbstractContextManager[None]:
 def counted_before() -> AbstractContextManager[None]:
     """What is free is counted in a transaction of its own, before that of the flags."""
 
-    def flag_limited(
-        self: Claimer, topic: str, candidates: list[Candidate], me: str
+    flag_once = Claimer._flag_once
+
+    def counted(
+        self: Claimer, topic: str | None, candidates: list[Candidate], me: str, **how: Any
     ) -> tuple[list[Row], list[Candidate]]:
+        if topic is None:
+            return flag_once(self, topic, candidates, me, **how)
         tables, rows = self._setup.tables, list[Row]()
-        with self._link.transaction() as conn:
+        with self.link.transaction() as conn:
             free = limits.lock(conn, tables, topic)
         some = [] if free is None else candidates[: free.starts]
         if free is not None and some:
-            with self._link.transaction() as conn:
+            with self.link.transaction() as conn:
                 rows, _ = claim.flag_apart(conn, tables, some, me=me)
                 limits.take(conn, tables, topic, free, len(rows))
         self._limit_poller.tried(topic, free, len(rows))
         return rows, some
 
-    return replaced(Claimer, "_flag_limited", flag_limited)
+    return replaced(Claimer, "_flag_once", counted)
 
 
 def runs_go_on() -> AbstractContextManager[None]:

@@ -120,7 +120,7 @@ def test_a_housekeeper_does_not_wait_for_a_claim_to_take_a_new_id(app):
         identity, beat = worker.instance.shared.identity, worker.instance.housekeeper
         beat.stop()
         beat.join(60)
-        with worker.instance.claimer.no_claim_in_flight():
+        with worker.instance.claimer.flagged.no_claim_in_flight():
             old = identity.id
             identity.retire()
             in_thread(beat.run_once)()  # it ends, although the claim does not

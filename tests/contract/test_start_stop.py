@@ -212,14 +212,14 @@ def test_a_stop_does_not_wait_for_ever_for_an_answer(one, app, monkeypatch):
     monkeypatch.setattr(housekeeper, "LEAVE_SECONDS", 2.0)
     hangs, answered = iter([True]), threading.Event()
 
-    def holds_nothing(link: Connections) -> bool:
+    def none_left(link: Connections) -> bool:
         with link.transaction() as conn:
             if next(hangs, False):
                 conn.exec_driver_sql(SLEEP[app.engine.dialect.name])
                 answered.set()
         return True
 
-    monkeypatch.setattr(one.claimer, "holds_nothing", holds_nothing)
+    monkeypatch.setattr(one.claimer.flagged, "none_left", none_left)
     assert in_thread(one.housekeeper.leave)() is True
     assert not answered.is_set()
     with app.engine.begin() as conn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
@@ -45,6 +46,7 @@ class Ending(DrainEnd):
         self.ending: list[Lease] = []
         self.due = 0
         self.in_flight = InFlight()
+        self.flagged, self.link = cast(Any, self), None
         super().__init__(
             cast(Any, SimpleNamespace(clock=clock, settings=settings)),
             cast(
@@ -60,7 +62,10 @@ class Ending(DrainEnd):
     def go_round(self) -> None:
         self.did.append("everywhere")
 
-    def release_unanswered(self) -> None:
+    def no_claim_in_flight(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def release_unknown(self, link: object) -> None:
         self.did.append("released")
 
     def forget(self, *, start: bool | None = None) -> None:

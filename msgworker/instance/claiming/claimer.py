@@ -1,15 +1,11 @@
-"""Claim: flag heads, read the runs behind them, and account for every row flagged by us.
-
-A claim that was committed although its answer was lost leaves flagged rows without a lane. While no
-claim is in flight, each row flagged by us without a lane comes from such a claim, and is released.
-"""
+"""Claim: flag heads, read the runs behind them, and account for every row flagged by us."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
@@ -150,11 +146,103 @@ class RejectedRows:
             log.warning(f"{text}: %s", what, reason)
 
 
+# --- The rows flagged by us.
+#
+# A claim that was committed although its answer was lost leaves flagged rows without a lane. While
+# no claim is in flight, each row flagged by us without a lane comes from such a claim.
+
+SWEEP_LIMIT = 5000
+
+
+class FlaggedRows:
+    """The rows flagged by our id, and the release of those that no lane holds. Any thread may call
+    the methods, each with a link of its own.
+
+    claiming: held from the flagging until the lanes exist. unanswered: the answer to the last claim
+    was lost; written by the fetcher's thread. unreleased: messages that the database did not let us
+    release, each logged once; any thread adds.
+    """
+
+    def __init__(self, setup: Setup, shared: Shared) -> None:
+        self._setup = setup
+        self._shared = shared
+        self.claiming = threading.Lock()
+        self.unanswered = False
+        self.unreleased: set[int] = set()
+
+    @contextmanager
+    def no_claim_in_flight(self, patience: float | None = None) -> Iterator[bool]:
+        """No claim is sent during the block, so that no row flagged by us gets a lane.
+
+        patience: seconds to wait for a claim in flight; None = until its end. Yields False if
+        there still is one.
+        """
+        free = self.claiming.acquire(timeout=-1 if patience is None else patience)
+        try:
+            yield free
+        finally:
+            if free:
+                self.claiming.release()
+
+    def none_left(self, link: Connections) -> bool:
+        """Release flagged rows without a lane; returns whether nothing is flagged by us then."""
+        with self.claiming:
+            self.release_unknown(link)
+            with link.transaction() as conn:
+                me = self._shared.identity.id
+                return not recover.flagged_by(conn, self._setup.tables, me, limit=1)
+
+    def release_unknown(self, link: Connections) -> None:
+        """Release rows flagged by us without a lane, and count no try. Call it only while no claim
+        is in flight."""
+        shared, me = self._shared, self._shared.identity.id
+        with link.transaction() as conn:
+            rows = recover.flagged_by(conn, self._setup.tables, me, limit=SWEEP_LIMIT)
+        known = shared.identity.tenure.stuck | shared.in_flight.flagged() if rows else set()
+        # Our id is compared last: the heartbeat's thread changes it before it drops lanes, so if it
+        # is the same, `known` has them all.
+        if not rows or me != shared.identity.id:
+            return
+        ids = [msg_id for msg_id in rows if msg_id not in known]
+        if released := self.release(link, ids, me=me):
+            shared.in_flight.look_again.append(min(ids))
+            text = "messages flagged by us without a lane, now released: %d"
+            shared.log.warning(text, released)
+
+    def release(
+        self, link: Connections, ids: Sequence[int], *, me: str, tries: int | None = None
+    ) -> int:
+        """Release rows flagged by this id of ours, except those locked by another transaction, and
+        count no try. Returns how many. tries: as in `recover.release`.
+
+        After an error in halves, down to a row that the database does not let us release: it is
+        logged once, stays flagged, and blocks no other.
+        """
+        if not ids:
+            return 0
+        if len(ids) > recover.BATCH:
+            released = self.release(link, ids[: recover.BATCH], me=me, tries=tries)
+            return released + self.release(link, ids[recover.BATCH :], me=me, tries=tries)
+        try:
+            with link.transaction() as conn:
+                return recover.release(conn, self._setup.tables, ids, me=me, tries=tries)
+        except Exception as error:
+            if trouble(error) not in claim.OF_A_ROW:
+                raise
+            why = reason_of(error)
+        if half := len(ids) // 2:
+            halves = ids[:half], ids[half:]
+            return sum(self.release(link, some, me=me, tries=tries) for some in halves)
+        if ids[0] not in self.unreleased:
+            self.unreleased.add(ids[0])
+            self._shared.log.error("message %s cannot be released: %s", ids[0], why)
+        return 0
+
+
 # --- Claim.
 
 LOOK_FOR_RUNS = 8
 """While objects have one message each, only one claim in this many reads runs."""
-SWEEP_LIMIT = 5000
 KEPT = (
     "no row was changed, without an error: a trigger, a rule or a policy of the table keeps it, or "
     "a transaction has it locked"
@@ -164,12 +252,9 @@ _TOPIC = itemgetter(Row._fields.index("topic"))
 
 
 class Claimer:
-    """Flags candidates, makes lanes of them, and releases rows flagged by us that have no lane.
+    """Flags candidates and makes lanes of them. Used by the fetcher's thread only.
 
-    The fetcher's thread calls `claim`, `may_claim_alone` and `release_unanswered`; any thread may
-    call the other methods, on its own link. unanswered: the answer to the last claim was lost, so
-    rows may be flagged without a lane; written by the fetcher's thread. unreleased: messages that
-    the database did not let us release, each logged once; any thread adds.
+    flagged: the rows flagged by us, of which those without a lane are released.
     """
 
     def __init__(
@@ -183,18 +268,16 @@ class Claimer:
     ) -> None:
         self._setup = setup
         self._shared = shared
-        self.link = self._link = link
+        self.link = link
         self._lane_limit = lane_limit
         run, lanes = setup.settings.run_limit, setup.settings.lanes_limit
         self._runs = RunLength(run, lanes, lambda: setup.registry.most)
         self._limit_poller = limit_poller
         self.rejected_rows = RejectedRows(setup.clock)
-        self.unreleased: set[int] = set()
+        self.flagged = FlaggedRows(setup, shared)
         self._secrets = secrets_of(setup.engine.url)
         self._by_priority = prioritized(setup.tables)
-        self._claiming = threading.Lock()  # held from the flagging until the lanes exist
         self._runs_pay = LOOK_FOR_RUNS
-        self.unanswered = False
 
     # ------------------------------------------------------------ claim
 
@@ -214,17 +297,15 @@ class Claimer:
         the slice in which runs are read. queue: called with some lanes at a time, as soon as
         their runs are read.
         """
-        shared = self._shared
-        with self._claiming:
+        shared, flagged = self._shared, self.flagged
+        with flagged.claiming:
             if shared.identity.id != me or not shared.identity.trusted():
                 return [], []  # declared dead since the look, which was under the previous id
-            if self.unanswered:
-                self._release_unknown(self._link)
-            self.unanswered = True
-            if limited := shared.controls.limits:
-                rows, candidates = self._flag_by_limits(candidates, me, limited)
-            else:
-                rows = self._flag(candidates, me)
+            if flagged.unanswered:
+                flagged.release_unknown(self.link)
+            flagged.unanswered = True
+            rows, candidates = self._flag(candidates, me)
+            self.rejected_rows.log_new(shared.log)
             if self._by_priority and len(rows) > 1:
                 place = {c.msg_id: i for i, c in enumerate(candidates)}
                 rows.sort(key=lambda row: place[row.msg_id])
@@ -233,7 +314,7 @@ class Claimer:
                 for lane in lanes:
                     lane.part = places.get(lane.row.msg_id)
             shared.in_flight.lanes.update(lanes)
-            self.unanswered = False
+            flagged.unanswered = False
             # Our id is read after the lanes were added: the heartbeat's thread changes it first,
             # and then drops the lanes of the old one (`Shared.continue_as`).
             if not shared.identity.is_ours(me):
@@ -248,7 +329,7 @@ class Claimer:
         try:
             return lanes, self._read_and_queue(lanes, rows, candidates, me, within, queue_noting)
         except BaseException:  # no memory, for example: the next claim releases what has no lane
-            self.unanswered = True
+            flagged.unanswered = True
             shared.in_flight.drop([lane for lane in lanes if lane not in queued])
             raise
 
@@ -279,111 +360,81 @@ class Claimer:
 
     def may_claim_alone(self) -> bool:
         """Whether a message in quarantine may be claimed: nothing else is flagged by us."""
-        return not self._shared.in_flight.lanes and self.holds_nothing(self._link)
+        return not self._shared.in_flight.lanes and self.flagged.none_left(self.link)
 
-    def release_unanswered(self) -> None:
-        """Release rows that the last claim may have flagged although its answer was lost."""
-        self.release_unknown(self._link)
-        self.unanswered = False
+    # ------------------------------------------------------------ flag
 
-    def _flag(self, candidates: list[Candidate], me: str) -> list[Row]:
-        together, alone = self.rejected_rows.sorted_out(candidates)
-        rows = self._flag_together(together, me) if together else []
-        if alone:
-            rows += self._flag_apart([[one] for one in alone], me)
-            rows.sort(key=lambda row: row.msg_id)
-        self.rejected_rows.log_new(self._shared.log)
-        return rows
-
-    def _flag_by_limits(
-        self, candidates: list[Candidate], me: str, topics: Container[str]
-    ) -> tuple[list[Row], list[Candidate]]:
+    def _flag(self, candidates: list[Candidate], me: str) -> tuple[list[Row], list[Candidate]]:
         """Flag candidates, those of limited topics with a permit. Returns the rows, and the
         candidates that were tried: all but those without a permit."""
-        limited: dict[str, list[Candidate]] = {}
-        tried: list[Candidate] = []
+        limited = self._shared.controls.limits
+        if not limited:
+            return self._flag_of(None, candidates, me)
+        by_limit: dict[str | None, list[Candidate]] = {}
         for one in candidates:
             topic = topic_of(one.topic)
-            (limited.setdefault(topic, []) if topic in topics else tried).append(one)
-        rows = self._flag(tried, me) if tried else []
-        # Of these an operator has changed the topic since the look: a permit of it decides.
-        moved = [row.msg_id for row in rows if topic_of(row.topic) in topics]
-        for topic, ones in limited.items():
-            won, asked = self._flag_limited(topic, ones, me)
-            moved += [row.msg_id for row in won if topic_of(row.topic) != topic]
+            by_limit.setdefault(topic if topic in limited else None, []).append(one)
+        rows, tried, moved = list[Row](), list[Candidate](), list[int]()
+        for limit, some in by_limit.items():
+            won, asked = self._flag_of(limit, some, me)
             rows, tried = rows + won, tried + asked
+            # Of these an operator has changed the topic since the look: a permit of it decides.
+            now = ((row.msg_id, topic_of(row.topic)) for row in won)
+            moved += [i for i, topic in now if limit != (topic if topic in limited else None)]
         if moved:
-            self.release(self._link, moved, me=me)
+            self.flagged.release(self.link, moved, me=me)
             self._shared.in_flight.look_again.append(min(moved))
             rows = [row for row in rows if row.msg_id not in moved]
         return sorted(rows, key=lambda row: row.msg_id), tried
 
-    def _flag_limited(
-        self, topic: str, candidates: list[Candidate], me: str
+    def _flag_of(
+        self, limit: str | None, candidates: list[Candidate], me: str
     ) -> tuple[list[Row], list[Candidate]]:
-        if not self.rejected_rows and not any(map(self.rejected_rows.suspects, candidates)):
+        """Flag candidates of a limited topic, or (None) of those without a limit: together, and
+        apart what the database may refuse."""
+        together, alone = self.rejected_rows.sorted_out(candidates)
+        if alone and limit is not None:  # all in one transaction, which takes the permits
+            return self._flag_once(limit, candidates, me, apart=True)
+        rows, tried = list[Row](), candidates
+        if together:
             try:
-                return self._flag_with_permits(topic, candidates, me, apart=False)
-            except claim.LeftAlone:
-                pass
-            except DBAPIError as error:
+                rows, tried = self._flag_once(limit, together, me)
+            except (claim.LeftAlone, DBAPIError) as error:
                 if trouble(error) not in claim.OF_A_ROW:
                     raise
-        return self._flag_with_permits(topic, candidates, me, apart=True)
+                rows, tried = self._flag_once(limit, together, me, apart=True)
+        if alone:
+            rows = rows + self._flag_once(None, alone, me, apart=True)[0]
+            rows.sort(key=lambda row: row.msg_id)
+        return rows, candidates if limit is None else tried
 
-    def _flag_with_permits(
-        self, topic: str, candidates: list[Candidate], me: str, *, apart: bool
+    def _flag_once(
+        self, limit: str | None, candidates: list[Candidate], me: str, *, apart: bool = False
     ) -> tuple[list[Row], list[Candidate]]:
-        """Lock the topic's record, and flag as many candidates as may start. apart: in more
-        statements, so that a refused row affects no other."""
-        tables, rows, refused = self._setup.tables, list[Row](), dict[int, Exception]()
-        kept: Collection[int] = ()
-        with self._link.transaction() as conn:
-            free = limits.lock(conn, tables, topic)
-            some = [] if free is None else candidates[: free.starts]
-            if free is not None and some:
-                if apart:
-                    claim.refuse_at_once(conn, tables)
-                    rows, refused = claim.flag_apart(conn, tables, some, me=me)
-                    kept = self._still_free(conn, some, {row.msg_id for row in rows}, refused)
-                else:
-                    rows = claim.flag(conn, tables, some, me=me)
-                if rows:
-                    limits.take(conn, tables, topic, free, len(rows))
-        self._limit_poller.tried(topic, free, len(rows))
+        """Flag candidates in one transaction; of a limited topic as many as may start, under the
+        lock of its record. apart: in more statements, so that a refused row affects no other."""
+        tables, refused, free = self._setup.tables, dict[int, Exception](), None
+        rows, kept = list[Row](), set[int]()
+        if limit is None and not apart and tables.database.arrays and not tables.on_update:
+            with self.link.statement() as conn:
+                return claim.flag(conn, tables, candidates, me=me), candidates
+        with self.link.transaction() as conn:
+            if limit is not None:
+                free = limits.lock(conn, tables, limit)
+                candidates = [] if free is None else candidates[: free.starts]
+            if apart and candidates:
+                claim.refuse_at_once(conn, tables)
+                rows, refused = claim.flag_apart(conn, tables, candidates, me=me)
+                kept = self._still_free(conn, candidates, {row.msg_id for row in rows}, refused)
+            elif candidates:
+                rows = claim.flag(conn, tables, candidates, me=me)
+            if limit is not None and free is not None and rows:
+                limits.take(conn, tables, limit, free, len(rows))
+        if limit is not None:
+            self._limit_poller.tried(limit, free, len(rows))
         if apart:
-            self._record_tried(some, refused, kept)
-        return rows, some
-
-    def _flag_together(self, candidates: list[Candidate], me: str) -> list[Row]:
-        tables = self._setup.tables
-        try:
-            if tables.database.arrays and not tables.on_update:
-                with self._link.statement() as conn:
-                    return claim.flag(conn, tables, candidates, me=me)
-            with self._link.transaction() as conn:
-                return claim.flag(conn, tables, candidates, me=me)
-        except claim.LeftAlone:
-            pass
-        except DBAPIError as error:
-            if trouble(error) not in claim.OF_A_ROW:
-                raise
-        return self._flag_apart([candidates], me)
-
-    def _flag_apart(self, parts: list[list[Candidate]], me: str) -> list[Row]:
-        """Flag in several statements, so that a row that cannot be flagged blocks no other."""
-        rows: list[Row] = []
-        refused: dict[int, Exception] = {}
-        with self._link.transaction() as conn:
-            claim.refuse_at_once(conn, self._setup.tables)
-            for part in parts:
-                won, errors = claim.flag_apart(conn, self._setup.tables, part, me=me)
-                rows += won
-                refused |= errors
-            tried = [one for part in parts for one in part]
-            kept = self._still_free(conn, tried, {row.msg_id for row in rows}, refused)
-        self._record_tried(tried, refused, kept)
-        return rows
+            self._record_tried(candidates, refused, kept)
+        return rows, candidates
 
     def _still_free(
         self,
@@ -391,18 +442,15 @@ class Claimer:
         tried: Sequence[Candidate],
         won: Collection[int],
         refused: Collection[int],
-    ) -> Collection[int]:
+    ) -> set[int]:
         """Those that were lost and are still free: no other instance was faster."""
         lost = [one for one in tried if one.msg_id not in won and one.msg_id not in refused]
         if self._setup.tables.database.row_locks:  # another transaction may have locked it
             lost = [one for one in lost if self.rejected_rows.suspects(one)]
-        return claim.kept(conn, self._setup.tables, lost) if lost else ()
+        return claim.kept(conn, self._setup.tables, lost) if lost else set()
 
     def _record_tried(
-        self,
-        tried: Sequence[Candidate],
-        refused: Mapping[int, Exception],
-        kept: Collection[int] = (),
+        self, tried: Sequence[Candidate], refused: Mapping[int, Exception], kept: set[int]
     ) -> None:
         """Remember which rows the database refuses to flag."""
         for one in tried:
@@ -414,26 +462,32 @@ class Claimer:
             elif trouble(error) is not Trouble.RACE or self.rejected_rows.suspects(one):
                 self.rejected_rows.record(one, without(reason_of(error), self._secrets))
 
+    # ------------------------------------------------------------ the runs behind the heads
+
     def _read_runs(self, lanes: Sequence[Lane], within: Slice | None, queue: Queue) -> None:
-        """Read the runs behind the heads into their lanes, and queue the lanes: in parts, each
-        before the next is read, so that threads need not wait for all."""
+        """Read the runs behind the heads into their lanes, and queue the lanes: some at a time,
+        before the next are read, so that threads need not wait for all."""
         self._runs_pay -= 1
-        run = self._run(lanes)
+        held = self._shared.in_flight.lanes.copy()  # includes `lanes`
+        self._runs.learn(held)
+        ahead = sum(len(lane.rows) - lane.place - 1 for lane in held)
+        to_come = max(0, self._lane_limit.lanes - len(held))
+        run = self._runs.limit(len(lanes) + to_come, ahead)
         if run < 1 or (self._runs_pay < 0 and self._runs_pay % LOOK_FOR_RUNS):
             queue(lanes)
             return
         size, readable = claim.at_once(self._setup.tables) or len(lanes), True
         for start in range(0, len(lanes), size):
-            part = lanes[start : start + size]
-            readable = readable and self._read_part(part, run, within)
-            queue(part)
+            some = lanes[start : start + size]
+            readable = readable and self._read_some(some, run, within)
+            queue(some)
 
-    def _read_part(self, lanes: Sequence[Lane], run: int, within: Slice | None) -> bool:
+    def _read_some(self, lanes: Sequence[Lane], run: int, within: Slice | None) -> bool:
         """Read the runs of some lanes; False = they could not be read."""
         heads = [lane.row for lane in lanes]
         tables = asking_jobs(self._setup.tables, self._shared.controls.paused)
         try:
-            with self._link.statement() as conn:
+            with self.link.statement() as conn:
                 runs = claim.read_runs(conn, tables, heads, limit=run, within=within)
         except Exception as error:
             # The heads are flagged: they must run, even without followers.
@@ -444,108 +498,25 @@ class Claimer:
             return False
         for lane in lanes:
             if followers := runs.get(lane.row.msg_id):
-                all_may = self._all_may_follow(followers)
-                lane.rows += followers if all_may else takewhile(self._may_follow, followers)
+                lane.rows += self._may_follow(followers)
                 self._runs_pay = LOOK_FOR_RUNS
         self._runs.read(lanes, run, self._setup.clock())
         return True
 
-    def _run(self, lanes: Sequence[Lane]) -> int:
-        """How many messages to read behind each of these heads."""
-        held = self._shared.in_flight.lanes.copy()  # includes `lanes`
-        self._runs.learn(held)
-        ahead = sum(len(lane.rows) - lane.place - 1 for lane in held)
-        to_come = self._lane_limit.lanes - len(held)
-        return self._runs.limit(len(lanes) + max(0, to_come), ahead)
+    def _may_follow(self, followers: Sequence[Bare]) -> Iterable[Bare]:
+        """Those that may be in the run: nearly always all, else those before the first that may
+        not."""
+        topics, controls = self._setup.topics, self._shared.controls
+        doubtful = self._shared.identity.tenure.doubtful
+        if topics is None or topics.issuperset(map(_TOPIC, followers)):
+            apart = controls.apart
+            free = not apart or apart.isdisjoint(map(topic_of, map(_TOPIC, followers)))
+            if free and not doubtful:
+                return followers
 
-    def _all_may_follow(self, followers: Sequence[Bare]) -> bool:
-        """Whether all may be in the run, as nearly always; False = ask `_may_follow` for each."""
-        setup, shared = self._setup, self._shared
-        if shared.identity.tenure.doubtful:
-            return False
-        apart = shared.controls.apart
-        if apart and not apart.isdisjoint(map(topic_of, map(_TOPIC, followers))):
-            return False
-        return setup.topics is None or setup.topics.issuperset(map(_TOPIC, followers))
+        def may(bare: Bare) -> bool:
+            row = Row(*bare)
+            handled = topics is None or topic_of(row.topic) in topics
+            return handled and not controls.is_apart(row) and row.msg_id not in doubtful
 
-    def _may_follow(self, bare: Bare) -> bool:
-        setup, shared, row = self._setup, self._shared, Row(*bare)
-        if setup.topics is not None and topic_of(row.topic) not in setup.topics:
-            return False
-        doubtful = shared.identity.tenure.doubtful
-        return not shared.controls.is_apart(row) and row.msg_id not in doubtful
-
-    # ------------------------------------------------------------ what is flagged by us
-
-    @contextmanager
-    def no_claim_in_flight(self, patience: float | None = None) -> Iterator[bool]:
-        """No claim is sent during the block, so that no row flagged by us gets a lane.
-
-        patience: seconds to wait for a claim in flight; None = until its end. Yields False if
-        there still is one.
-        """
-        free = self._claiming.acquire(timeout=-1 if patience is None else patience)
-        try:
-            yield free
-        finally:
-            if free:
-                self._claiming.release()
-
-    def holds_nothing(self, link: Connections) -> bool:
-        """Release flagged rows without a lane; returns whether nothing is flagged by us then."""
-        with self._claiming:
-            self._release_unknown(link)
-            with link.transaction() as conn:
-                me = self._shared.identity.id
-                return not recover.flagged_by(conn, self._setup.tables, me, limit=1)
-
-    def release_unknown(self, link: Connections, *, patience: float | None = None) -> None:
-        """Release rows flagged by us without a lane, and count no try; none if a claim is still in
-        flight after `patience` seconds."""
-        with self.no_claim_in_flight(patience) as free:
-            if free:
-                self._release_unknown(link)
-
-    def _release_unknown(self, link: Connections) -> None:
-        shared, me = self._shared, self._shared.identity.id
-        with link.transaction() as conn:
-            rows = recover.flagged_by(conn, self._setup.tables, me, limit=SWEEP_LIMIT)
-        known = shared.identity.tenure.stuck | shared.in_flight.flagged() if rows else set()
-        # Our id is compared last: the heartbeat's thread changes it before it drops lanes, so if it
-        # is the same, `known` has them all.
-        if not rows or me != shared.identity.id:
-            return
-        ids = [msg_id for msg_id in rows if msg_id not in known]
-        released = self.release(link, ids, me=me)
-        if released:
-            shared.in_flight.look_again.append(min(ids))
-            text = "messages flagged by us without a lane, now released: %d"
-            shared.log.warning(text, released)
-
-    def release(
-        self, link: Connections, ids: Sequence[int], *, me: str, tries: int | None = None
-    ) -> int:
-        """Release rows flagged by this id of ours, except those locked by another transaction, and
-        count no try. Returns how many. tries: as in `recover.release`."""
-        released = 0
-        for begin in range(0, len(ids), recover.BATCH):
-            released += self._release(link, ids[begin : begin + recover.BATCH], me, tries)
-        return released
-
-    def _release(self, link: Connections, ids: Sequence[int], me: str, tries: int | None) -> int:
-        """On an error release in halves, down to a row that the database does not let us release:
-        it is logged once, stays flagged, and blocks no other."""
-        try:
-            with link.transaction() as conn:
-                return recover.release(conn, self._setup.tables, ids, me=me, tries=tries)
-        except Exception as error:
-            if trouble(error) not in claim.OF_A_ROW:
-                raise
-            why = reason_of(error)
-        half = len(ids) // 2
-        if half:
-            return sum(self._release(link, part, me, tries) for part in (ids[:half], ids[half:]))
-        if ids[0] not in self.unreleased:
-            self.unreleased.add(ids[0])
-            self._shared.log.error("message %s cannot be released: %s", ids[0], why)
-        return 0
+        return takewhile(may, followers)

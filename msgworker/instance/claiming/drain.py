@@ -111,9 +111,12 @@ class DrainEnd:
             return self._look_afresh()
         if self._drain is None or self._empty_looks < EMPTY_LOOKS:
             return False
-        if self._claimer.unanswered:
+        flagged = self._claimer.flagged
+        if flagged.unanswered:
             self._empty_looks = 0
-            self._claimer.release_unanswered()
+            with flagged.no_claim_in_flight():
+                flagged.release_unknown(self._claimer.link)
+            flagged.unanswered = False
             return self._look_afresh()
         if self._recovery.under_way:  # recovered messages may be claimable
             return False

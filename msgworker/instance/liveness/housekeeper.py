@@ -11,7 +11,7 @@ from msgworker import db
 from msgworker.counted import few, plural
 from msgworker.db import Trouble, outage_pause, reason_of, trouble
 from msgworker.errors import DatabaseUnavailable, RuleChanged
-from msgworker.instance.claiming.claimer import Claimer
+from msgworker.instance.claiming.claimer import FlaggedRows
 from msgworker.instance.connections import Connections
 from msgworker.instance.liveness.jobs import JobCloser
 from msgworker.instance.liveness.lease import Heartbeat, OwnLease
@@ -143,7 +143,7 @@ class Housekeeper(Role):
         lease: OwnLease,
         *,
         heartbeat: Heartbeat,
-        claimer: Claimer,
+        flagged: FlaggedRows,
         lanes: LaneQueue,
         settler: Settler,
     ) -> None:
@@ -154,7 +154,7 @@ class Housekeeper(Role):
         self._shared = shared
         self._lease = lease
         self._heartbeat = heartbeat
-        self._claimer = claimer
+        self._flagged = flagged
         self._lanes = lanes
         self._settler = settler
         self.link = self._link = shared.connector.new(spare=True)
@@ -225,7 +225,9 @@ class Housekeeper(Role):
         return did
 
     def _release_unknown(self) -> None:
-        self._claimer.release_unknown(self._link, patience=CLAIM_PATIENCE_SECONDS)
+        with self._flagged.no_claim_in_flight(CLAIM_PATIENCE_SECONDS) as free:
+            if free:
+                self._flagged.release_unknown(self._link)
 
     def _recover(self) -> int:
         return self.recovery.run(self._begun)
@@ -319,7 +321,7 @@ class Housekeeper(Role):
 
     def _leave(self) -> bool:
         self.emit()
-        if not self._claimer.holds_nothing(self._link):
+        if not self._flagged.none_left(self._link):
             return False
         if self.requests.open:
             self.requests.cancel()
@@ -365,8 +367,8 @@ class Housekeeper(Role):
         if not identity.retires or not identity.trusted() or shared.in_flight.lanes:
             return
         tenure, new = identity.tenure, self._lease.new_id()
-        old, stuck = tenure.id, tenure.stuck | self._claimer.unreleased
-        with self._claimer.no_claim_in_flight(CLAIM_PATIENCE_SECONDS) as free:
+        old, stuck = tenure.id, tenure.stuck | self._flagged.unreleased
+        with self._flagged.no_claim_in_flight(CLAIM_PATIENCE_SECONDS) as free:
             if not free or shared.in_flight.lanes:
                 return
             with self._link.transaction() as conn:
