@@ -7,6 +7,7 @@ states (failed with tries left, dead) follow from `error_try_times`.
 from __future__ import annotations
 
 import enum
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from datetime import datetime
@@ -183,6 +184,10 @@ class _Draft(Generic[T]):
     __slots__ = tuple(one.name for one in fields(Message))
 
 
+FREE_THREADED = not getattr(sys, "_is_gil_enabled", lambda: True)()
+"""Python runs without the GIL: there it stops all threads to change the class of an object."""
+
+
 def filled(
     msg_id: int,
     object_id: str | None,
@@ -194,6 +199,19 @@ def filled(
     scheduled_for: Callable[[int], datetime | None] | None = None,
 ) -> Message[Any]:
     """`Message(...)`, quickly. created_at, scheduled_for: called when first read."""
+    if FREE_THREADED:
+        make: Any = Message
+        made: Message[Any] = make(
+            msg_id,
+            object_id,
+            topic,
+            payload,
+            error_try_times,
+            created_at,
+            table_name,
+            scheduled_for,
+        )
+        return made
     draft: Any = _Draft()
     draft.msg_id = msg_id
     draft.object_id = object_id

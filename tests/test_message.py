@@ -10,11 +10,16 @@ from typing import Any
 
 import pytest
 
-from msgworker import Message
+from msgworker import Message, message
 from msgworker.message import filled
 
 AT = datetime(2026, 1, 31, 8, 30, tzinfo=UTC)
 MADE: Message[Any] = Message(7, "a", "invoice", {"n": 1}, 2, AT, "messages")
+
+
+@pytest.fixture(autouse=True, params=["GIL", "no GIL"])
+def python(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message, "FREE_THREADED", request.param == "no GIL")
 
 
 def quickly() -> Message[Any]:
@@ -75,3 +80,10 @@ def test_the_instant_of_a_message_is_read_once_and_only_if_it_is_asked_for():
     msg = filled(7, "a", "invoice", {}, 2, read, "messages")
     assert (msg.payload, asked) == ({}, [])
     assert (msg.created_at, msg.created_at, asked) == (AT, AT, [1])
+
+
+def test_without_the_gil_no_object_gets_another_class(monkeypatch: pytest.MonkeyPatch):
+    """Python stops all threads for that: with two threads half of the messages a second."""
+    monkeypatch.setattr(message, "FREE_THREADED", True)
+    monkeypatch.setattr(message, "_Draft", None)
+    assert quickly() == MADE
