@@ -180,9 +180,11 @@ def test_acknowledge_skips_what_is_not_dead(app):
     assert whys == dict.fromkeys(ids, Why.NOT_DEAD) | {99: Why.NOT_THERE}
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
+def test_acknowledge_refuses(sqlite, subtests):
+    app = App(sqlite.url)
+    app.create_schema()
+    put(app, ("a", FAILED))
+    for given in (
         {"ids": [1]},
         {"ids": [1], "reason": " "},
         {"reason": "all"},
@@ -190,25 +192,21 @@ def test_acknowledge_skips_what_is_not_dead(app):
         {"ids": [1], "topic": "t", "reason": "r"},
         {"acknowledged": 1, "reason": "r"},
         {"ids": [1], "acknowledged": False, "reason": "r"},
-    ],
-    ids=str,
-)
-def test_acknowledge_refuses(sqlite, given):
-    app = App(sqlite.url)
-    app.create_schema()
-    put(app, ("a", FAILED))
-    with pytest.raises(ConfigError):
-        app.ops.acknowledge(**given)
-    assert Table(app).column("last_error") == ["ValueError: no"]
+    ):
+        with subtests.test(given=given):
+            with pytest.raises(ConfigError):
+                app.ops.acknowledge(**given)
+            assert Table(app).column("last_error") == ["ValueError: no"]
 
 
-@pytest.mark.parametrize("word", ["find", "messages", "discard", "cancel", "rerun"])
-def test_only_dead_messages_are_asked_whether_they_are_acknowledged(sqlite, word):
+def test_only_dead_messages_are_asked_whether_they_are_acknowledged(sqlite, subtests):
     app = App(sqlite.url)
     app.create_schema()
-    more = {} if word in ("find", "messages", "rerun") else {"reason": "r"}
-    with pytest.raises(ConfigError, match="acknowledged is about dead messages"):
-        getattr(app.ops, word)(status="failed", acknowledged=False, **more)
+    for word in ("find", "messages", "discard", "cancel", "rerun"):
+        with subtests.test(word=word):
+            more = {} if word in ("find", "messages", "rerun") else {"reason": "r"}
+            with pytest.raises(ConfigError, match="acknowledged is about dead messages"):
+                getattr(app.ops, word)(status="failed", acknowledged=False, **more)
 
 
 @pytest.mark.requires("common_sql")

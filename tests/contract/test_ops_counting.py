@@ -81,46 +81,38 @@ def test_a_dry_run_of_a_whole_object_or_instance_is_ended_at_its_time(app, monke
         hurried.release("gone", dry_run=True)
 
 
-@pytest.mark.parametrize("dry", [False, True], ids=["done", "dry"])
-@pytest.mark.parametrize("many", [1, 3])
-def test_a_rerun_by_id_that_cannot_tell_its_order_ends_and_names_the_index(
-    app, monkeypatch, dry, many
+@pytest.mark.parametrize("walk", ["ran_later", "done_behind"])
+def test_a_rerun_that_cannot_tell_its_order_ends_and_names_the_index(
+    app, monkeypatch, subtests, walk
 ):
-    dead = put(app, *((f"o{n}", FAILED) for n in range(many)))
-    monkeypatch.setattr(choosing, "ORDER_SECONDS", 0.5)
-    monkeypatch.setattr(change, "ran_later", _never)
-    begun = time.monotonic()
-    with pytest.raises(TookTooLong, match=r"after 0\.5 s") as caught:
-        app.ops.rerun(dead, dry_run=dry)
-    assert time.monotonic() - begun < 20
-    assert re.search(r"on \S*msgworker_message \(object_id, msg_id\).*--force", str(caught.value))
-    assert (_states(app), app.ops.audit()) == (["dead"] * many, [])
-    assert app.ops.rerun(dead, force=True).changed == many
-
-
-@pytest.mark.parametrize("asked", [{"also_done": True}, {"force": True}], ids=str)
-@pytest.mark.parametrize("by_id", [True, False])
-@pytest.mark.parametrize("dry", [False, True], ids=["done", "dry"])
-def test_a_rerun_of_an_object_that_cannot_tell_what_is_done_ends_and_names_the_index(
-    app, monkeypatch, asked, by_id, dry
-):
-    (dead,) = put(app, ("o", FAILED))
-    monkeypatch.setattr(choosing, "ORDER_SECONDS", 0.5)
-    monkeypatch.setattr(change, "done_behind", _never)
-    chosen = {"ids": [dead]} if by_id else {"object_id": "o"}
-    begun = time.monotonic()
-    with pytest.raises(TookTooLong, match=r"after 0\.5 s") as caught:
-        app.ops.rerun(**chosen, **asked, with_successors=True, dry_run=dry)
-    assert time.monotonic() - begun < 20
-    assert re.search(r"on \S*msgworker_message \(object_id, msg_id\).*--force", str(caught.value))
-    assert (_states(app), app.ops.audit()) == (["dead"], [])
-    assert app.ops.rerun([dead], force=True).changed == 1
+    """Or what is done, of a whole object."""
+    dead = put(app, *((f"o{n}", FAILED) for n in range(3)))
+    monkeypatch.setattr(choosing, "ORDER_SECONDS", 0.2)
+    monkeypatch.setattr(change, walk, _never)
+    cases: list[dict[str, Any]] = [{"ids": dead[:1]}, {"ids": dead}]
+    if walk == "done_behind":
+        cases = [
+            {**chosen, **also, "with_successors": True}
+            for chosen in ({"ids": dead[:1]}, {"object_id": "o0"})
+            for also in ({"also_done": True}, {"force": True})
+        ]
+    for asked in cases:
+        for dry in (False, True):
+            with subtests.test(asked=asked, dry=dry):
+                begun = time.monotonic()
+                with pytest.raises(TookTooLong, match=r"after 0\.2 s") as caught:
+                    app.ops.rerun(**asked, dry_run=dry)
+                assert time.monotonic() - begun < 20
+                says = r"on \S*msgworker_message \(object_id, msg_id\).*--force"
+                assert re.search(says, str(caught.value))
+                assert (_states(app), app.ops.audit()) == (["dead"] * 3, [])
+    assert app.ops.rerun(dead, force=True).changed == 3
 
 
 def test_a_dry_run_with_successors_says_if_it_could_not_count_what_stays_done(app, monkeypatch):
     """The rerun itself does not look for it."""
     (dead,) = put(app, ("o", FAILED))
-    monkeypatch.setattr(choosing, "ORDER_SECONDS", 0.5)
+    monkeypatch.setattr(choosing, "ORDER_SECONDS", 0.2)
     monkeypatch.setattr(change, "done_behind", _never)
     would = app.ops.rerun([dead], with_successors=True, dry_run=True)
     assert (would.changed, would.stay_done, would.complete) == (1, 0, False)

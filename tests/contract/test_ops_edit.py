@@ -231,9 +231,9 @@ def test_what_a_failed_try_has_not_said_is_in_no_group_of_failures(app):
     assert list(app.ops.failures()) == []
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
+def test_an_edit_refuses(app, table, subtests):
+    (msg_id,) = send(app, "a")
+    for given in (
         {},
         {"topic": ""},
         {"topic": "x" * 101},
@@ -252,23 +252,18 @@ def test_what_a_failed_try_has_not_said_is_in_no_group_of_failures(app):
         {"msg_id": True, "topic": "u"},
         {"msg_id": 2**63, "topic": "u"},
         {"msg_id": "1", "topic": "u"},
-    ],
-    ids=str,
-)
-def test_an_edit_refuses(app, table, given):
-    (msg_id,) = send(app, "a")
-    with pytest.raises(ConfigError):
-        app.ops.edit(**({"msg_id": msg_id, "reason": "r"} | given))
-    assert table.one("topic", "status") == ("t", NEW)
+    ):
+        with subtests.test(given=given):
+            with pytest.raises(ConfigError):
+                app.ops.edit(**({"msg_id": msg_id, "reason": "r"} | given))
+            assert table.one("topic", "status") == ("t", NEW)
 
 
-@pytest.mark.parametrize(
-    "payload", [float("nan"), object(), {"a": "\ud800"}], ids=["nan", "object", "half"]
-)
-def test_an_edit_refuses_a_payload_that_cannot_be_sent(app, payload):
+def test_an_edit_refuses_a_payload_that_cannot_be_sent(app, subtests):
     (msg_id,) = send(app, "a", payload=1)
-    with pytest.raises(PayloadError):
-        app.ops.edit(msg_id, payload=payload, reason="r")
+    for payload in (float("nan"), object(), {"a": "\ud800"}):
+        with subtests.test(payload=payload), pytest.raises(PayloadError):
+            app.ops.edit(msg_id, payload=payload, reason="r")
 
 
 @pytest.mark.requires("common_sql")
@@ -334,9 +329,8 @@ def test_two_edits_of_what_both_have_seen_do_one(app):
     assert other.ops.edit(msg_id, payload=3, seen=seen, reason="r") == 0
 
 
-@pytest.mark.parametrize(
-    ("held", "new", "same"),
-    [
+def test_a_payload_is_the_same_only_with_all_digits_of_its_numbers(sqlite_app, subtests):
+    for held, new, same in (
         ('{"a": 12.50, "b": 1E2}', {"b": 100.0, "a": 12.5}, True),
         ('{"a": 12345678901234567.89}', {"a": 12345678901234567.89}, False),
         (
@@ -346,10 +340,8 @@ def test_two_edits_of_what_both_have_seen_do_one(app):
         ),
         ('{"a": 1e99999999999999999999}', {"a": 1.0}, False),
         ('{"a": 0.0}', {"a": 0}, False),
-    ],
-    ids=["written otherwise", "rounded", "many digits", "no number has that", "whole"],
-)
-def test_a_payload_is_the_same_only_with_all_digits_of_its_numbers(sqlite_app, held, new, same):
-    (msg_id,) = put(sqlite_app, ("a", NEW), payload=held)
-    done = sqlite_app.ops.edit(msg_id, payload=new, dry_run=True)
-    assert bool(done) is not same
+    ):
+        with subtests.test(held=held, new=new, same=same):
+            (msg_id,) = put(sqlite_app, ("a", NEW), payload=held)
+            done = sqlite_app.ops.edit(msg_id, payload=new, dry_run=True)
+            assert bool(done) is not same

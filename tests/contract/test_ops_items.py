@@ -71,14 +71,13 @@ def test_items_are_paged_by_their_keys(app):
     assert [one.key for one in app.ops.items(trying.msg_id, state="done", limit=2)] == ["0", "2"]
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"state": "new"}, {"limit": 0}, {"limit": 10_001}, {"after": 1}, {"state": 2}]
-)
-def test_what_cannot_be_asked_of_items_is_refused(sqlite_app, wrong):
-    with pytest.raises(ConfigError):
-        sqlite_app.ops.items(1, **wrong)
-    with pytest.raises(ConfigError):
-        sqlite_app.ops.show(1, items=-1)
+def test_what_cannot_be_asked_of_items_is_refused(sqlite_app, subtests):
+    for wrong in ({"state": "new"}, {"limit": 0}, {"limit": 10_001}, {"after": 1}, {"state": 2}):
+        with subtests.test(wrong=wrong):
+            with pytest.raises(ConfigError):
+                sqlite_app.ops.items(1, **wrong)
+            with pytest.raises(ConfigError):
+                sqlite_app.ops.show(1, items=-1)
 
 
 def test_what_has_not_started_is_known_where_the_items_are_a_list(app):

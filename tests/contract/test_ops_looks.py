@@ -99,26 +99,27 @@ def test_delayed_messages_are_counted_and_listed(app, table):
     assert [info.msg_id for info in app.ops.find(status="new", after=late[0])] == soon
 
 
-@pytest.mark.parametrize("word", list(State))
-def test_find_by_state_pages_through_all(app, table, word):
+def test_find_by_state_pages_through_all(app, table, subtests):
     ids = mixed(app, table)
-    expected = {
-        "new": ids[20:],
-        "processing": ids[17:20],
-        "done": ids[:10],
-        "failed": ids[14:17],
-        "dead": ids[10:14],
-        "unknown": [],
-    }[word]
-    found, after = [], None
-    while True:
-        page = app.ops.find(status=word, limit=3, after=after)
-        found += [info.msg_id for info in page]
-        assert page.complete
-        after = page.next_after
-        if after is None:
-            break
-    assert found == expected
+    for word in State:
+        with subtests.test(word=word):
+            expected = {
+                "new": ids[20:],
+                "processing": ids[17:20],
+                "done": ids[:10],
+                "failed": ids[14:17],
+                "dead": ids[10:14],
+                "unknown": [],
+            }[word]
+            found, after = [], None
+            while True:
+                page = app.ops.find(status=word, limit=3, after=after)
+                found += [info.msg_id for info in page]
+                assert page.complete
+                after = page.next_after
+                if after is None:
+                    break
+            assert found == expected
 
 
 def test_find_by_what_no_index_serves_stops_and_goes_on(app, table, monkeypatch):
@@ -200,48 +201,57 @@ def test_since_is_found_by_halving(app, table):
         bounded.SINCE_SLACK = slack
 
 
-@pytest.mark.parametrize("limit", [0, -1, 10**12, True, "5", None])
-def test_limits_are_bounded(app, limit):
-    for look in (app.ops.find, app.ops.failures, app.ops.lanes):
-        with pytest.raises(ConfigError, match="limit must be"):
-            look(limit=limit)
+def test_limits_are_bounded(app, subtests):
+    for limit in (0, -1, 10**12, True, "5", None):
+        with subtests.test(limit=limit):
+            for look in (app.ops.find, app.ops.failures, app.ops.lanes):
+                with pytest.raises(ConfigError, match="limit must be"):
+                    look(limit=limit)
 
 
-@pytest.mark.parametrize("msg_id", [10**30, "1;--", None, 1.5, -(2**70)])
-def test_ids_are_whole_numbers_of_64_bits(app, msg_id):
-    for look in (app.ops.show, app.ops.explain):
-        with pytest.raises(ConfigError, match="msg_id must be"):
-            look(msg_id)
-    with pytest.raises(ConfigError, match="op_id must be"):
-        app.ops.operation(msg_id)
-    for look in (app.ops.find, app.ops.audit):
-        with pytest.raises(ConfigError, match="after must be"):
-            look(after=msg_id if msg_id is not None else "x")
+def test_ids_are_whole_numbers_of_64_bits(app, subtests):
+    for msg_id in (10**30, "1;--", None, 1.5, -(2**70)):
+        with subtests.test(msg_id=msg_id):
+            for look in (app.ops.show, app.ops.explain):
+                with pytest.raises(ConfigError, match="msg_id must be"):
+                    look(msg_id)
+            with pytest.raises(ConfigError, match="op_id must be"):
+                app.ops.operation(msg_id)
+            for look in (app.ops.find, app.ops.audit):
+                with pytest.raises(ConfigError, match="after must be"):
+                    look(after=msg_id if msg_id is not None else "x")
 
 
-@pytest.mark.parametrize("value", [7, "", b"t", ["t"], object()])
-def test_an_error_names_the_argument_that_is_no_text(app, value):
-    for look, name in (
-        *((one, word) for one in (app.ops.find, app.ops.messages) for word in ("topic", "error")),
-        *((app.ops.audit, word) for word in ("kind", "actor")),
-        (app.ops.history, "topic"),
-    ):
-        with pytest.raises(ConfigError, match=f"^{name} must be a text"):
-            look(**{name: value})
+def test_an_error_names_the_argument_that_is_no_text(app, subtests):
+    for value in (7, "", b"t", ["t"], object()):
+        with subtests.test(value=value):
+            for look, name in (
+                *(
+                    (one, word)
+                    for one in (app.ops.find, app.ops.messages)
+                    for word in ("topic", "error")
+                ),
+                *((app.ops.audit, word) for word in ("kind", "actor")),
+                (app.ops.history, "topic"),
+            ):
+                with pytest.raises(ConfigError, match=f"^{name} must be a text"):
+                    look(**{name: value})
 
 
-@pytest.mark.parametrize("value", [10**30, 1.5, True, b"o", ["o"], object()])
-def test_what_can_be_no_object_is_refused(app, value):
-    for act in (app.ops.find, app.ops.messages, app.ops.rerun):
-        with pytest.raises(ConfigError, match=r"^object_id "):
-            act(object_id=value)
+def test_what_can_be_no_object_is_refused(app, subtests):
+    for value in (10**30, 1.5, True, b"o", ["o"], object()):
+        with subtests.test(value=value):
+            for act in (app.ops.find, app.ops.messages, app.ops.rerun):
+                with pytest.raises(ConfigError, match=r"^object_id "):
+                    act(object_id=value)
 
 
-@pytest.mark.parametrize("window", ["2h", 1, None, ["1h"]])
-def test_a_window_is_one_of_three(app, window):
-    for look in (app.ops.history, app.ops.timings):
-        with pytest.raises(ConfigError, match=r"^window must be"):
-            look(window)
+def test_a_window_is_one_of_three(app, subtests):
+    for window in ("2h", 1, None, ["1h"]):
+        with subtests.test(window=window):
+            for look in (app.ops.history, app.ops.timings):
+                with pytest.raises(ConfigError, match=r"^window must be"):
+                    look(window)
 
 
 def test_no_such_message(app):

@@ -142,12 +142,12 @@ def test_release_refuses_a_living_instance(app, table):
     assert table.statuses == [1]
 
 
-@pytest.mark.parametrize("name", ["", None, 7, "x" * 65], ids=str)
-def test_release_refuses_what_is_no_instance(sqlite, name):
+def test_release_refuses_what_is_no_instance(sqlite, subtests):
     app = App(sqlite.url)
     app.create_schema()
-    with pytest.raises(ConfigError):
-        app.ops.release(name)
+    for name in ("", None, 7, "x" * 65):
+        with subtests.test(name=name), pytest.raises(ConfigError):
+            app.ops.release(name)
 
 
 @pytest.mark.long

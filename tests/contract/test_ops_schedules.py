@@ -227,9 +227,8 @@ def test_schedules_of_the_configuration_are_declared(tmp_path):
     assert len(app.schedules) == 2
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
+def test_a_wrong_table_of_a_schedule_is_refused_with_its_place(tmp_path, subtests):
+    for text, reason in (
         ('[schedule.x]\nevery = "5m"\ntopc = "t"', r"unknown key 'topc' in \[schedule.x\] of|in"),
         ('[schedule.x]\nevery = "5m"\ntopc = "t"', "did you mean topic"),
         ('[schedule.x]\ntopic = "t"', "needs one of every"),
@@ -241,11 +240,9 @@ def test_schedules_of_the_configuration_are_declared(tmp_path):
         ('[schedule]\nx = "5m"', "must be a table"),
         ("schedule = 5", "schedule in msgworker.toml must be tables"),
         ('[scheduel.x]\nevery = "5m"', "did you mean schedule"),
-    ],
-)
-def test_a_wrong_table_of_a_schedule_is_refused_with_its_place(tmp_path, text, reason):
-    with pytest.raises(ConfigError, match=reason):
-        configured(tmp_path, text)
+    ):
+        with subtests.test(text=text, reason=reason), pytest.raises(ConfigError, match=reason):
+            configured(tmp_path, text)
 
 
 def test_a_name_in_code_and_configuration_is_refused(tmp_path):

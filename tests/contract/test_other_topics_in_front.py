@@ -40,29 +40,26 @@ def look(app: App, search: TableSearch, want: int = 10) -> list[Any]:
         return search.look(conn, want=want, held=0).candidates
 
 
-@pytest.mark.parametrize("why", WHY)
 @pytest.mark.parametrize("name", [None, "o1"], ids=["no object", "an object"])
-@pytest.mark.parametrize("looks", [1, LOOKS], ids=["start", "later"])
-def test_a_message_behind_many_of_other_topics_is_found_by_the_next_look(
-    app, why, name, looks, monkeypatch
-):
-    if looks == 1:  # as if many more stood there
-        monkeypatch.setattr(searching, "MOST_STEPS", 1)
+def test_a_message_behind_many_of_other_topics_is_found_by_the_next_look(app, name, monkeypatch):
     sent(app, "slow", [None, "o2"] * (IN_FRONT // 2))
-    search = made(app, why)
-    for _ in range(looks):
-        assert look(app, search) == []
+    steps = {1: 1, LOOKS: searching.MOST_STEPS}  # the first look as if many more stood there
+    searches = [(why, looks, made(app, why)) for why in WHY for looks in steps]
+    for _, looks, search in searches:
+        monkeypatch.setattr(searching, "MOST_STEPS", steps[looks])
+        for _ in range(looks):
+            assert look(app, search) == []
     sent(app, "fast", [name])
-    found = look(app, search) or look(app, search)
-    assert [one.topic for one in found] == ["fast"]
+    for why, looks, search in searches:
+        monkeypatch.setattr(searching, "MOST_STEPS", steps[looks])
+        found = look(app, search) or look(app, search)
+        assert [one.topic for one in found] == ["fast"], (why, looks)
 
 
-@pytest.mark.parametrize("why", WHY)
 @pytest.mark.parametrize("names", [lambda i: None, "o{}".format], ids=["no object", "an object"])
-def test_a_look_past_others_ends_after_20_ms(app, why, names, monkeypatch):
+def test_a_look_past_others_ends_after_20_ms(app, names, monkeypatch):
     """The rest after it is a multiple of its time: all in one look keeps the next one waiting."""
     sent(app, "slow", [names(i) for i in range(IN_FRONT)])
-    search = made(app, why)
     clock, read = [1000.0], []
 
     def slow(name: str) -> None:
@@ -81,10 +78,12 @@ def test_a_look_past_others_ends_after_20_ms(app, why, names, monkeypatch):
     monkeypatch.setattr(searching, "time", Clock)
     for name in ("oldest", "oldest_among", "heads", "without_object"):
         slow(name)
-    for _ in range(3):
-        read.clear()
-        assert look(app, search) == []
-        assert len(read) <= 3
+    for why in WHY:
+        search = made(app, why)
+        for _ in range(3):
+            read.clear()
+            assert look(app, search) == []
+            assert len(read) <= 3, why
 
 
 def test_what_waits_for_a_permit_behind_others_is_found_again_by_the_next_look(app):
@@ -106,25 +105,26 @@ def test_a_message_that_stood_there_before_is_found_within_a_few_looks(app):
     assert [one.topic for one in found] == ["fast"]
 
 
-@pytest.mark.parametrize("why", WHY)
 @pytest.mark.parametrize("later", [["o1"] * 5, ["o2", "o1"] * 5], ids=["one object", "two"])
-def test_a_new_message_does_not_hide_the_head_of_its_object(app, why, later):
+def test_a_new_message_does_not_hide_the_head_of_its_object(app, later):
     """What is read behind the end are the followers of heads that a look reads after them."""
     sent(app, "slow", [f"s{i:05}" for i in range(IN_FRONT)])
     sent(app, "fast", ["o1", "o2"] + ["o1"] * 200)
     heads = [IN_FRONT + 1, IN_FRONT + 2]
-    search = made(app, why)
-    found = [look(app, search) for _ in range(3 * LOOKS)]
-    assert heads in [[one.msg_id for one in rows] for rows in found]
+    searches = {why: made(app, why) for why in WHY}
+    for search in searches.values():
+        found = [look(app, search) for _ in range(3 * LOOKS)]
+        assert heads in [[one.msg_id for one in rows] for rows in found]
     sent(app, "fast", [*later, "o3"])
     newest = IN_FRONT + 202 + len(later) + 1
-    seen: set[int] = set()
-    for _ in range(3 * LOOKS):
-        rows = look(app, search)
-        seen |= {one.msg_id for one in rows}
-        search.refused(rows)  # whoever offers what is not a head loses its object for a while
-        search.forget()
-    assert seen == {*heads, newest}
+    for why, search in searches.items():
+        seen: set[int] = set()
+        for _ in range(3 * LOOKS):
+            rows = look(app, search)
+            seen |= {one.msg_id for one in rows}
+            search.refused(rows)  # whoever offers what is not a head loses its object for a while
+            search.forget()
+        assert seen == {*heads, newest}, why
 
 
 def test_many_behind_others_are_found_in_full_looks(app):

@@ -68,13 +68,16 @@ def test_a_high_priority_does_not_lift_the_earlier_messages_of_its_object(app):
 
 
 @pytest.mark.requires("small_integers")
-@pytest.mark.parametrize("priority", [-1, 32_768, 1.0, "5", True, Decimal(1)])
-def test_a_priority_out_of_range_is_refused_before_anything_is_sent(app, table, priority):
-    with pytest.raises(ConfigError, match=r"priority must be a whole number from 0.* to 32767"):
-        send(app, "a", priority=priority)
-    with app.engine.begin() as conn, pytest.raises(ConfigError, match="priority must be"):
-        app.send_many(conn, "t", [(None, "a")], priority=priority)
-    assert table.statuses == []
+def test_a_priority_out_of_range_is_refused_before_anything_is_sent(app, table, subtests):
+    for priority in (-1, 32_768, 1.0, "5", True, Decimal(1)):
+        with subtests.test(priority=priority):
+            with pytest.raises(
+                ConfigError, match=r"priority must be a whole number from 0.* to 32767"
+            ):
+                send(app, "a", priority=priority)
+            with app.engine.begin() as conn, pytest.raises(ConfigError, match="priority must be"):
+                app.send_many(conn, "t", [(None, "a")], priority=priority)
+            assert table.statuses == []
 
 
 def test_urgent_messages_are_claimed_at_once_before_all_that_wait(app):

@@ -320,10 +320,13 @@ def test_a_pool_of_one_connection_will_do(app: App, database: Database, make_app
     assert set(Table(app).rows("status", "error_try_times")) == {(2, 0)}
 
 
-@pytest.mark.parametrize("pool", [sa.StaticPool, sa.AssertionPool, sa.pool.SingletonThreadPool])
-def test_a_pool_with_one_connection_for_all_threads_is_refused(pool: Any) -> None:
-    with pytest.raises(ConfigError, match="one connection for all threads"):
-        App(sa.create_engine("sqlite:///nowhere.db", poolclass=pool))
+def test_a_pool_with_one_connection_for_all_threads_is_refused(subtests: Any) -> None:
+    for pool in (sa.StaticPool, sa.AssertionPool, sa.pool.SingletonThreadPool):
+        with (
+            subtests.test(pool=pool),
+            pytest.raises(ConfigError, match="one connection for all threads"),
+        ):
+            App(sa.create_engine("sqlite:///nowhere.db", poolclass=pool))
 
 
 def test_the_connections_of_an_app_are_closed_with_its_engine(

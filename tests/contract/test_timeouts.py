@@ -170,9 +170,7 @@ def test_worker_in_the_background_leaves_too_and_gives_back_the_rest(hangs):
     until(lambda: table.rows("status")[1:] == [(0,)] * len(behind), "the rest is given back")
 
 
-@pytest.mark.parametrize(
-    "options", [{"timeout_action": "restart"}, {"timeout": 1, "timeout_action": "kill"}]
-)
-def test_bad_timeout_actions_are_refused(app, options):
-    with pytest.raises(HandlerError, match="timeout"):
-        app.add_handler("t", lambda msg: None, **options)
+def test_bad_timeout_actions_are_refused(app, subtests):
+    for options in ({"timeout_action": "restart"}, {"timeout": 1, "timeout_action": "kill"}):
+        with subtests.test(options=options), pytest.raises(HandlerError, match="timeout"):
+            app.add_handler("t", lambda msg: None, **options)

@@ -89,9 +89,9 @@ def test_a_schedule_without_a_topic_above_nothing_is_refused_at_the_start(sqlite
             act()
 
 
-@pytest.mark.parametrize(
-    ("given", "error", "reason"),
-    [
+def test_a_wrong_schedule_is_refused_where_it_is_declared(sqlite_app, subtests):
+    sqlite_app.every("1m", topic="there")
+    for given, error, reason in (
         ({"name": "x" * 101}, ConfigError, "1 to 100 characters"),
         ({"name": "a\nb"}, ConfigError, "printable"),
         ({"name": " a"}, ConfigError, "printable"),
@@ -108,13 +108,11 @@ def test_a_schedule_without_a_topic_above_nothing_is_refused_at_the_start(sqlite
         ({"object_id": "x" * 191}, ConfigError, "object_id must be"),
         ({"object_id": ""}, ConfigError, "object_id must be"),
         ({"name": "there"}, ConfigError, "a schedule 'there' already"),
-    ],
-)
-def test_a_wrong_schedule_is_refused_where_it_is_declared(sqlite_app, given, error, reason):
-    sqlite_app.every("1m", topic="there")
-    with pytest.raises(error, match=reason):
-        sqlite_app.every("5m", **{"topic": "t", **given})
-    assert [one.name for one in sqlite_app.schedules] == ["there"]
+    ):
+        with subtests.test(given=given, error=error, reason=reason):
+            with pytest.raises(error, match=reason):
+                sqlite_app.every("5m", **{"topic": "t", **given})
+            assert [one.name for one in sqlite_app.schedules] == ["there"]
 
 
 def test_a_function_of_several_topics_must_name_one(sqlite_app):

@@ -304,23 +304,23 @@ def test_send_many_takes_keys_and_keeps_the_order(app, table):
     assert [n for n in payloads(app) if n is not None] == [1, 2, 4]
 
 
-@pytest.mark.parametrize("key", ["", "x" * 191, 5, b"k", "a\x00b", "\ud800", True])
-def test_a_bad_key_is_refused_before_anything_is_sent(app, table, key):
-    with pytest.raises(ConfigError, match="unique_key"):
-        send(app, key)
-    with app.engine.begin() as conn, pytest.raises(ConfigError, match="unique_key"):
-        app.send_many(conn, "t", [(None, "a"), (None, "a", key)])
-    assert table.column("msg_id") == []
+def test_a_bad_key_is_refused_before_anything_is_sent(app, table, subtests):
+    for key in ("", "x" * 191, 5, b"k", "a\x00b", "\ud800", True):
+        with subtests.test(key=key):
+            with pytest.raises(ConfigError, match="unique_key"):
+                send(app, key)
+            with app.engine.begin() as conn, pytest.raises(ConfigError, match="unique_key"):
+                app.send_many(conn, "t", [(None, "a"), (None, "a", key)])
+            assert table.column("msg_id") == []
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"unique": "always"}, {"on_duplicate": "ignore"}, {"unique": None}],
-    ids=["unique", "on_duplicate", "none"],
-)
-def test_a_bad_option_of_a_key_is_refused(app, options):
-    with pytest.raises(ConfigError, match=f"{next(iter(options))} must be one of"):
-        send(app, **options)
+def test_a_bad_option_of_a_key_is_refused(app, subtests):
+    for options in ({"unique": "always"}, {"on_duplicate": "ignore"}, {"unique": None}):
+        with (
+            subtests.test(options=options),
+            pytest.raises(ConfigError, match=f"{next(iter(options))} must be one of"),
+        ):
+            send(app, **options)
 
 
 def test_options_of_keys_need_a_key(app, table):

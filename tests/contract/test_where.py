@@ -277,9 +277,8 @@ def test_what_is_recovered_is_named_within(app):
         assert recover.flagged_by(conn, app.tables, "x") == []
 
 
-@pytest.mark.parametrize(
-    ("where", "why"),
-    [
+def test_a_bad_where_is_refused(subtests):
+    for where, why in (
         (5, "where is a mapping"),
         ({"a": 1.5}, "takes texts, whole numbers"),
         ({"a": float("nan")}, "takes texts, whole numbers"),
@@ -303,11 +302,9 @@ def test_what_is_recovered_is_named_within(app):
         ({"mw_x": 1}, "are msgworker's own"),
         ({"a": 1, "A": 2}, "is named twice"),
         (dict.fromkeys("abcdefghi"), "at most 8 columns"),
-    ],
-)
-def test_a_bad_where_is_refused(where, why):
-    with pytest.raises(ConfigError, match=why):
-        MessageTable("legacy", where=where)
+    ):
+        with subtests.test(where=where, why=why), pytest.raises(ConfigError, match=why):
+            MessageTable("legacy", where=where)
 
 
 def test_a_where_is_kept_by_a_copy_and_told_apart():
@@ -324,21 +321,19 @@ def test_a_where_is_kept_by_a_copy_and_told_apart():
     ).index_name("guard")
 
 
-@pytest.mark.parametrize(
-    ("where", "why"),
-    [
+def test_a_where_that_the_table_does_not_fit_is_refused(app, make_app, subtests):
+    for where, why in (
         ({"nothing": 1}, "has no column nothing, which where= names"),
         ({"payload_size": 1}, "has no column payload_size"),
         ({"tenant": "7"}, "takes whole numbers in where=, not '7'"),
         ({"kind": 7}, "takes texts in where=, not 7"),
-    ],
-)
-def test_a_where_that_the_table_does_not_fit_is_refused(app, make_app, where, why):
-    other = make_app(table=SPEC.replace(where=where))
-    for act in (other.create_schema, lambda: other.tables):
-        with pytest.raises(SchemaError, match=why):
-            act()
-    assert re.search(why, " ".join(one.text for one in other.ops.doctor()))
+    ):
+        with subtests.test(where=where, why=why):
+            other = make_app(table=SPEC.replace(where=where))
+            for act in (other.create_schema, lambda other=other: other.tables):
+                with pytest.raises(SchemaError, match=why):
+                    act()
+            assert re.search(why, " ".join(one.text for one in other.ops.doctor()))
 
 
 def test_injected_text_stays_a_text(make_app):
