@@ -213,7 +213,7 @@ class Instance:
         return InstanceView(
             tables=setup.tables,
             instance_id=lambda: shared.identity.id,
-            holding=shared.in_flight.parts,
+            holding=shared.in_flight.slice_values,
             wake=shared.look_now.set,
             log=shared.log,
         )

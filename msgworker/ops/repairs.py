@@ -314,9 +314,9 @@ def recorded(
     act: Callable[[Connection, Tables, list[int]], int],
 ) -> None:
     """Record locked rows, then change them."""
-    for part in t.parts(ids):
-        kept, changed = audit.record(conn, t, op_id, part), act(conn, t, part)
-        check_all(len(part), recorded=kept, changed=changed)
+    for some in t.portions(ids):
+        kept, changed = audit.record(conn, t, op_id, some), act(conn, t, some)
+        check_all(len(some), recorded=kept, changed=changed)
 
 
 # --- Reruns with those behind.
@@ -344,10 +344,10 @@ class Tails:
         found, t = cls(), choice.tables
         heads = [i for i in chunk.ids if i not in chunk.skips]
         with choice.clock.reading(choice.engine) as conn:
-            for part in t.parts(heads):
+            for some in t.portions(heads):
                 choice.clock.check()
-                found.first |= change.lowest(conn, t, part)
-                found.rows |= change.not_done_behind(conn, t, part)
+                found.first |= change.lowest(conn, t, some)
+                found.rows |= change.not_done_behind(conn, t, some)
         named = State.DONE in choice.act.may
         if also_done or named or counts:
             try:
@@ -363,9 +363,9 @@ class Tails:
     def _add_done(self, choice: Choice, heads: list[int], *, also_done: bool, named: bool) -> None:
         t, clock = choice.tables, choice.in_order_seconds
         with clock.reading(choice.engine) as conn:
-            for part in t.parts(heads):
+            for some in t.portions(heads):
                 clock.check()
-                lows = sorted({self.first[i] for i in part})
+                lows = sorted({self.first[i] for i in some})
                 for low, rows in change.done_behind(conn, t, lows).items():
                     again = rows if also_done else _named(conn, choice, rows) if named else []
                     self.stay_done += len(rows) - len(again)
@@ -399,11 +399,11 @@ def _would_with_successors(choice: Choice, *, also_done: bool) -> Counted:
         found.complete &= tails.complete
         heads = list(tails.first)
         with choice.clock.reading(choice.engine) as conn:
-            running = _by_parts(t, heads, partial(change.runs_later, conn, t))
-            states = _by_parts(t, heads, partial(change.states, conn, t))
+            running = _by_portions(t, heads, partial(change.runs_later, conn, t))
+            states = _by_portions(t, heads, partial(change.states, conn, t))
             behind = {row.msg_id for rows in tails.rows.values() for row in rows}
-            parts = t.parts(sorted(behind))
-            away = {i for part in parts for i in change.given_up(conn, t, part)}
+            portions = t.portions(sorted(behind))
+            away = {i for some in portions for i in change.given_up(conn, t, some)}
         for head in heads:
             if head in ids:
                 continue
@@ -421,10 +421,12 @@ def _would_with_successors(choice: Choice, *, also_done: bool) -> Counted:
     return found
 
 
-def _by_parts(t: Tables, ids: list[int], look: Callable[[list[int]], dict[int, V]]) -> dict[int, V]:
+def _by_portions(
+    t: Tables, ids: list[int], look: Callable[[list[int]], dict[int, V]]
+) -> dict[int, V]:
     found: dict[int, V] = {}
-    for part in t.parts(ids):
-        found |= look(part)
+    for some in t.portions(ids):
+        found |= look(some)
     return found
 
 
@@ -450,7 +452,7 @@ def _with_successors(choice: Choice, chunk: Chunk, *, also_done: bool) -> Work:
         skips = [Skip(head, Why.RUNS_LATER, running[head]) for head in heads if head in running]
         chosen = [head for head in heads if head not in running]
         again = {i for head in chosen for i in (head, *behind[head]) if i in ended}
-        taken = _by_parts(t, sorted(again), partial(choice.free_keys, conn))
+        taken = _by_portions(t, sorted(again), partial(choice.free_keys, conn))
         ids: set[int] = set()
         for head in chosen:
             if head in ids:
@@ -475,9 +477,9 @@ def _lock_tail(
     """Lock all of them, also new ones, so that none is claimed meanwhile; return those to set to
     new."""
     found: set[int] = set()
-    for part in t.parts(ids):
-        change.lock(conn, t, part, words=(State.NEW,))
-        ended = change.lock(conn, t, part, words=(*NOT_DONE, State.DONE) if done_too else NOT_DONE)
+    for some in t.portions(ids):
+        change.lock(conn, t, some, words=(State.NEW,))
+        ended = change.lock(conn, t, some, words=(*NOT_DONE, State.DONE) if done_too else NOT_DONE)
         found.update(ended)
         found -= change.given_up(conn, t, ended) - set(heads)
     return found

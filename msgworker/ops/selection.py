@@ -316,8 +316,8 @@ class Choice:
         firsts = sorted({behind.first[i] for i in ids if i in behind.first})
         seen = change.states(conn, t, firsts)
         came: dict[int, int] = {}
-        for part in t.parts(ids):
-            came |= change.done_above(conn, t, part, behind.high)
+        for some in t.portions(ids):
+            came |= change.done_above(conn, t, some, behind.high)
         for i in ids:
             first, last = behind.first.get(i), came.get(i, i)
             why = None if first is None else self._went_on(seen.get(first))
@@ -350,9 +350,9 @@ class Choice:
     def _unfit_among(self, conn: Connection, ids: list[int]) -> dict[int, Skip]:
         found: dict[int, Skip] = {}
         if self.act.unfit is not None:
-            for part in self.tables.parts(ids):
+            for some in self.tables.portions(ids):
                 self.clock.check()
-                found |= self.act.unfit(conn, self.tables, part)
+                found |= self.act.unfit(conn, self.tables, some)
         return found
 
     def _why(self, msg_id: int, seen: Mapping[int, SeenRow]) -> Why | None:

@@ -273,8 +273,8 @@ def stands_of(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, Stan
     columns.append(nothing if c.shard is None else t.slice_value(c, "shard"))
     columns += [nothing if one is None else one for one in (c.instance_type, c.job_id)]
     query, found = sa.select(*columns).where(t.among(c.msg_id)), {}
-    for part in t.parts(ids):
-        for i, due, shard, flag, job in conn.execute(query, {"mw_ids": part}):
+    for portion in t.portions(ids):
+        for i, due, shard, flag, job in conn.execute(query, {"mw_ids": portion}):
             kind = None if flag is None else str(flag)
             found[int(i)] = Stand(due != 0, whole_number(shard), kind, whole_number(job))
     return found

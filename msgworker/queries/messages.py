@@ -301,8 +301,8 @@ def _acts(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, list[ByO
         return query.where(t.among(a.c.msg_id), *of_ours).order_by(a.c.changed_at, a.c.op_id)
 
     try:
-        for part in t.parts(ids):
-            for msg_id, *act in conn.execute(t.built("acts_of", build), {"mw_ids": part}):
+        for portion in t.portions(ids):
+            for msg_id, *act in conn.execute(t.built("acts_of", build), {"mw_ids": portion}):
                 found[msg_id].append(ByOperator(*act))
     except DBAPIError as error:
         if trouble(error) is not Trouble.REFUSED:
@@ -385,8 +385,8 @@ def by_ids(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, Message
     c = t.cols()
     found: dict[int, MessageInfo] = {}
     query = sa.select(*columns_of(c, payload=False)).where(t.among(c.msg_id))
-    for part in t.parts(ids):
-        for row in conn.execute(query, {"mw_ids": part}):
+    for portion in t.portions(ids):
+        for row in conn.execute(query, {"mw_ids": portion}):
             info = info_of(t, row)
             found[info.msg_id] = info
     return found

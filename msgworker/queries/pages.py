@@ -24,7 +24,7 @@ from msgworker.store.bounded import (
     NO_CURSOR,
     Filter,
     Found,
-    Part,
+    Page,
     Walk,
     an_id,
     cursor_place,
@@ -105,18 +105,18 @@ def _along(
     low: int | None,
     limit: int,
     at: Any,
-) -> Part:
-    """Part of a walk by msg_id, behind `at`; low: all rows that are wanted stand behind it."""
+) -> Page:
+    """Page of a walk by msg_id, behind `at`; low: all rows that are wanted stand behind it."""
     if at is not None and not isinstance(at, int):
         raise ConfigError(NO_CURSOR)
     c = t.cols()
     walk = walk.behind(at, newest=newest).behind(low)
     columns, where = columns_of(c, payload=False), bounded.where(t, c, wanted)
-    found = bounded.part_of(conn, t, [walk], columns, where, limit=limit, newest=newest)
+    found = bounded.page_of(conn, t, [walk], columns, where, limit=limit, newest=newest)
     return found._replace(rows=[info_of(t, row) for row in found.rows])
 
 
-def _late(conn: Connection, t: Tables, walk: Walk, wanted: Filter, *, limit: int, at: Any) -> Part:
+def _late(conn: Connection, t: Tables, walk: Walk, wanted: Filter, *, limit: int, at: Any) -> Page:
     """Rows that wait for an instant, the next one first. at: the instant, as a text, and the msg_id
     behind which it continues."""
     c, where = t.cols(), list(walk.where)
@@ -138,8 +138,8 @@ def _late(conn: Connection, t: Tables, walk: Walk, wanted: Filter, *, limit: int
     found = conn.execute(query.order_by(*walk.order).limit(limit)).all()
     rows = [info_of(t, row[:-1]) for row in found]
     if len(rows) == limit:
-        return Part(rows, [str(found[-1][-1]), rows[-1].msg_id])
-    return Part(rows, None if last is None else [str(last[0]), int(last[1])], last is not None)
+        return Page(rows, [str(found[-1][-1]), rows[-1].msg_id])
+    return Page(rows, None if last is None else [str(last[0]), int(last[1])], last is not None)
 
 
 def _place(at: Any) -> tuple[str, int]:
@@ -184,7 +184,7 @@ def _done(
     return _told(leaf, [2, leaf.next_at, None, low_open])
 
 
-def _told(leaf: Part, place: list[Any]) -> Found[MessageInfo]:
+def _told(leaf: Page, place: list[Any]) -> Found[MessageInfo]:
     following = None if leaf.next_at is None else cursor_text(place)
     return Found(leaf.rows, complete=not leaf.cut, next_after=following)
 

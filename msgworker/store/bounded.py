@@ -194,8 +194,8 @@ class Walk(NamedTuple):
         return found.order_by(self.key.desc() if newest else self.key).limit(limit)
 
 
-class Part(NamedTuple):
-    """A part of a list. next_at: the msg_id behind which it continues, None at the end.
+class Page(NamedTuple):
+    """A page of a list. next_at: the msg_id behind which it continues, None at the end.
     cut: the most rows were read, and fewer were found than may be shown."""
 
     rows: list[Any]
@@ -207,7 +207,7 @@ def an_id(msg_id: int) -> ColumnElement[int]:
     return sa.literal(msg_id, sa.BigInteger())
 
 
-def part_of(
+def page_of(
     conn: Connection,
     t: Tables,
     walks: Sequence[Walk],
@@ -217,7 +217,7 @@ def part_of(
     limit: int,
     newest: bool = False,
     rows: int | None = None,
-) -> Part:
+) -> Page:
     """The first rows of the walks as one list by msg_id, each row once. The first of the columns is
     the msg_id. Each walk goes over `rows` (SCAN) rows at most; the list ends with the first that
     was cut, which says nothing of what is behind its end."""
@@ -237,8 +237,8 @@ def part_of(
     last, cut = (max if newest else min)(stops, default=(None, False))
     shown = found[0] if len(found) == 1 else _merged(found, last, newest)
     if len(shown) >= limit:
-        return Part(shown[:limit], int(shown[limit - 1][0]))
-    return Part(shown, last, cut)
+        return Page(shown[:limit], int(shown[limit - 1][0]))
+    return Page(shown, last, cut)
 
 
 def _merged(found: list[list[Any]], last: int | None, newest: bool) -> list[Any]:
@@ -538,12 +538,12 @@ def of_filter(
     after: int | None,
     limit: int,
     rows: int | None = None,
-) -> Part:
-    """The next rows of a filter behind `after`, by msg_id; see `bounded.part_of`."""
+) -> Page:
+    """The next rows of a filter behind `after`, by msg_id; see `bounded.page_of`."""
     c = t.cols()
     found = walks(t, c, wanted)
     if not found:
-        return Part([])
+        return Page([])
     if found[0].by is None and not found[0].exact:  # no index has them in order
         begins = [] if after is None else [after]
         if wanted.since is not None:
@@ -552,7 +552,7 @@ def of_filter(
             begins.append(_below(conn, t))
         after = max(begins, default=None)
     found = [walk.behind(after) for walk in found]
-    return part_of(conn, t, found, columns, where(t, c, wanted), limit=limit, rows=rows)
+    return page_of(conn, t, found, columns, where(t, c, wanted), limit=limit, rows=rows)
 
 
 def chunk(

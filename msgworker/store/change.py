@@ -40,8 +40,8 @@ def taken(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, int]:
 
     found: dict[int, int] = {}
     first: dict[str, int] = {}
-    for part in t.parts(ids):
-        for msg_id, key, other in conn.execute(t.built("keys_taken", build), {"mw_ids": part}):
+    for portion in t.portions(ids):
+        for msg_id, key, other in conn.execute(t.built("keys_taken", build), {"mw_ids": portion}):
             holder = first.setdefault(key, msg_id) if other is None else other
             if holder != msg_id:
                 found[msg_id] = holder
@@ -55,8 +55,8 @@ def free_keys(conn: Connection, t: Tables, ids: Sequence[int]) -> None:
         without = {t.names["unique_key"]: sa.null()}
         return sa.update(t.message).where(t.among(t.cols().msg_id)).values(without)
 
-    for part in t.parts(ids):
-        conn.execute(t.built("keys_freed", build), {"mw_ids": part})
+    for portion in t.portions(ids):
+        conn.execute(t.built("keys_freed", build), {"mw_ids": portion})
 
 
 # --- Changes by operators: rerun, discard and cancel, and the selection of their rows.
@@ -82,8 +82,8 @@ def states(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, SeenRow
         return sa.select(*columns).where(t.among(c.msg_id))
 
     found: dict[int, SeenRow] = {}
-    for part in t.parts(ids):
-        for row in conn.execute(t.built("change_states", build), {"mw_ids": part}):
+    for portion in t.portions(ids):
+        for row in conn.execute(t.built("change_states", build), {"mw_ids": portion}):
             found[row[0]] = SeenRow._make(row)
     return found
 
@@ -131,8 +131,8 @@ def matching(
 ) -> list[int]:
     """Those of the messages that are in one of these states and match, without a lock."""
     found: list[int] = []
-    for part in t.parts(ids):
-        found += conn.scalars(_matching(t, words, wanted), {"mw_ids": part})
+    for portion in t.portions(ids):
+        found += conn.scalars(_matching(t, words, wanted), {"mw_ids": portion})
     return found if wanted.fingerprint is None else in_group(conn, t, found, wanted.fingerprint)
 
 
@@ -417,8 +417,8 @@ def behind(conn: Connection, t: Tables, ids: Sequence[int]) -> Behind:
     last = bounded.ends(conn, t)
     # An id is given at the INSERT and shows at the COMMIT: a few below the highest may yet come.
     seen = Behind(set(), {}, bounded.LEAST if last is None else last[1] - bounded.SINCE_SLACK)
-    for part in t.parts(ids):
-        for msg_id, first in conn.execute(t.built("behind", build), {"mw_ids": part}):
+    for portion in t.portions(ids):
+        for msg_id, first in conn.execute(t.built("behind", build), {"mw_ids": portion}):
             seen.ids.add(msg_id)
             if first is not None:
                 seen.first[msg_id] = first

@@ -208,10 +208,10 @@ def _union(
     out: list[Any] = []
     odd = False
     for start in range(0, len(asked), RUNS_PER_STATEMENT):
-        part = asked[start : start + RUNS_PER_STATEMENT]
-        branches = 1 if len(part) == 1 else RUNS_PER_STATEMENT
+        portion = asked[start : start + RUNS_PER_STATEMENT]
+        branches = 1 if len(portion) == 1 else RUNS_PER_STATEMENT
         params: dict[str, Any] = {f"o{i}": None for i in range(branches)}
-        params |= {f"o{i}": t.key(row.object_id) for i, row in enumerate(part)}
+        params |= {f"o{i}": t.key(row.object_id) for i, row in enumerate(portion)}
         statement = t.built(("runs_union", branches, role), partial(build, branches))
         found = fetch(conn, statement, params | {"start": start, "rows": limit})
         odd = odd or isinstance(found, Escaped)
@@ -237,8 +237,8 @@ def flag(conn: Connection, t: Tables, candidates: Sequence[Candidate], *, me: st
     if t.database.arrays:
         return _flag_arrays(conn, t, candidates, me, loud=False)
     won: list[Row] = []
-    for part in t.parts(candidates):
-        won += _flag_locked(conn, t, part, me, loud=False)
+    for portion in t.portions(candidates):
+        won += _flag_locked(conn, t, portion, me, loud=False)
     return won
 
 

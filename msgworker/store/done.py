@@ -47,16 +47,16 @@ def look(conn: Connection, t: Tables, ids: Iterable[int], *, me: str) -> set[int
     """
     wanted = sorted(ids)
     if t.database.row_locks:
-        for part in t.parts(wanted):
-            conn.execute(locking(t), {"mw_ids": part}).all()
+        for portion in t.portions(wanted):
+            conn.execute(locking(t), {"mw_ids": portion}).all()
     return still_mine(conn, t, wanted, me=me)
 
 
 def still_mine(conn: Connection, t: Tables, ids: Iterable[int], *, me: str) -> set[int]:
     """Those of `ids` that are flagged by us."""
     found: set[int] = set()
-    for part in t.parts(list(ids)):
-        found |= set(conn.scalars(mine_among(t), {"mw_ids": part, "mw_me": me}))
+    for portion in t.portions(list(ids)):
+        found |= set(conn.scalars(mine_among(t), {"mw_ids": portion, "mw_me": me}))
     return found
 
 
@@ -79,18 +79,18 @@ def write_done(
     nexts = [s.next_id for s in plain if s.next_id is not None]
     if t.database.row_locks:
         ids = sorted({s.msg_id for s in plain} | {s.msg_id for s in others} | set(nexts))
-        for part in t.parts(ids):
-            conn.execute(locking(t), {"mw_ids": part}).all()
+        for portion in t.portions(ids):
+            conn.execute(locking(t), {"mw_ids": portion}).all()
     written = 0
     for seen, same in _by_tries(t, plain):
         params: dict[str, Any] = {"mw_me": me} | ({} if seen is None else {"mw_tries": seen})
-        for part in t.parts(same):
-            written += finish(conn, t, params | {"mw_ids": part}, seen is not None)
+        for portion in t.portions(same):
+            written += finish(conn, t, params | {"mw_ids": portion}, seen is not None)
     if written != len(plain):
         raise FlagMissing
     moved = 0
-    for part in t.parts(nexts):
-        moved += changed(conn, t, "advance", advance(t), {"mw_ids": part, "mw_me": me})
+    for portion in t.portions(nexts):
+        moved += changed(conn, t, "advance", advance(t), {"mw_ids": portion, "mw_me": me})
     flagged = moved_on(conn, t, nexts, moved, me=me)
     return {s.msg_id: Settled.ADVANCED if s.next_id in flagged else Settled.ENDED for s in plain}
 

@@ -119,8 +119,8 @@ def read_ahead(conn: Connection, t: Tables, ids: Iterable[int]) -> set[int]:
         return sa.select(c.msg_id).where(among, t.object_is_running(c), sa.exists(edited))
 
     query, found = t.built("edited_ahead", build), set[int]()
-    for part in t.parts(sorted(ids)):
-        found |= set(conn.scalars(query, {"mw_ids": part}))
+    for portion in t.portions(sorted(ids)):
+        found |= set(conn.scalars(query, {"mw_ids": portion}))
     return found
 
 

@@ -496,8 +496,8 @@ def held_up(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, list[s
     if not ids or (t.spec.on_dead != "block" and not is_there(t)):
         return {}
     key, found = ("jobs_held_up", is_there(t)), dict[int, list[str]]()
-    for part in t.parts(ids):
-        for msg_id, job, *flags in conn.execute(t.built(key, build), {"mw_ids": part}):
+    for portion in t.portions(ids):
+        for msg_id, job, *flags in conn.execute(t.built(key, build), {"mw_ids": portion}):
             named = zip(("its object", f"its job {job}"), flags, strict=True)
             if any(flags):
                 found[int(msg_id)] = [what for what, does in named if does]

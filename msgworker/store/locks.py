@@ -292,7 +292,7 @@ def flags(conn: Connection, t: Tables) -> dict[str, int]:
 def flags_of(conn: Connection, t: Tables, objects: Collection[Any]) -> dict[Any, str]:
     """The flag of the first unfinished message of each object that has one."""
     found: dict[Any, str] = {}
-    for part in t.parts(list(objects)):
+    for portion in t.portions(list(objects)):
         c = t.cols()
         flag: Any = c.instance_type
         columns: tuple[Any, ...] = (c.object_id, flag)
@@ -304,7 +304,7 @@ def flags_of(conn: Connection, t: Tables, objects: Collection[Any]) -> dict[Any,
             flag.is_not(None),
         )
         for object_id, whose in conn.execute(
-            query.order_by(c.msg_id), {"objects": [t.key(one) for one in part]}
+            query.order_by(c.msg_id), {"objects": [t.key(one) for one in portion]}
         ):
             found.setdefault(object_id, whose)
     return found
@@ -325,11 +325,11 @@ def take_back(conn: Connection, t: Tables, flag: str, *, limit: int = BATCH) -> 
 
 def _write(conn: Connection, t: Tables, ids: Sequence[int], seen: Any, flag: Any) -> int:
     count = 0
-    for part in t.parts(ids):
+    for portion in t.portions(ids):
         c = t.cols()
         now: Any = c.instance_type
         was = now.is_(None) if seen is None else now == seen
         change = sa.update(t.message).where(t.among(c.msg_id), t.claimable(c), was)
         change = change.values(t.values(instance_type=flag))
-        count += int(conn.execute(change, {"mw_ids": part}).rowcount)
+        count += int(conn.execute(change, {"mw_ids": portion}).rowcount)
     return count

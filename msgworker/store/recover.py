@@ -332,9 +332,9 @@ def still_flagged(conn: Connection, t: Tables, seen: Mapping[int, int]) -> Found
         ids = sorted(i for i, tries in seen.items() if tries == tries_seen)
         params: dict[str, Any] = {"mw_me": "", "mw_tries": tries_seen}
         for begin in range(0, len(ids), BATCH):
-            part = ids[begin : begin + BATCH]
-            found.free.update(_locked(conn, t, "sure", part, whose, params))
-            left = [i for i in part if i not in found.free]
+            portion = ids[begin : begin + BATCH]
+            found.free.update(_locked(conn, t, "sure", portion, whose, params))
+            left = [i for i in portion if i not in found.free]
             if left:
                 query = t.built("sure_left", build)
                 found.locked.update(conn.scalars(query, params | {"mw_ids": left}))

@@ -283,8 +283,10 @@ def _unlike(conn: Connection, t: Tables, wanted: Mapping[int, Wanted]) -> list[i
         return sa.select(*columns).where(t.among(c.msg_id))
 
     statement, kept = t.built("written", build), list[int]()
-    for part in t.parts(list(wanted)):
-        for msg_id, status, tries, times, owned, waits in fetch(conn, statement, {"mw_ids": part}):
+    for portion in t.portions(list(wanted)):
+        for msg_id, status, tries, times, owned, waits in fetch(
+            conn, statement, {"mw_ids": portion}
+        ):
             want = wanted[msg_id]
             is_out = status != Status.PROCESSING if want.status is None else status == want.status
             same = (

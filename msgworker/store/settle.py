@@ -374,8 +374,8 @@ def settle_batch(
     followers = [msg_id for share in shares for msg_id in share.followers]
     nexts = [share.next_id for share in shares if share.next_id is not None]
     if t.database.row_locks:
-        for part in _parts(t, sorted({*heads, *followers, *nexts})):
-            conn.execute(_lock(t), part).all()
+        for portion in _portions(t, sorted({*heads, *followers, *nexts})):
+            conn.execute(_lock(t), portion).all()
     counted = tries is not None and not t.has("claimed_by")
     params: dict[str, Any] = {"mw_me": me} | ({"mw_tries": tries} if counted else {})
     if _changed(conn, t, _finish_heads(t, counted), heads, params) != len(heads):
@@ -395,13 +395,13 @@ def _changed(
     conn: Connection, t: Tables, change: _Change, ids: Sequence[int], params: dict[str, Any]
 ) -> int:
     key, statement = change
-    return sum(changed(conn, t, key, statement, params | part) for part in _parts(t, ids))
+    return sum(changed(conn, t, key, statement, params | portion) for portion in _portions(t, ids))
 
 
-def _parts(t: Tables, ids: Sequence[int]) -> Iterable[dict[str, Any]]:
+def _portions(t: Tables, ids: Sequence[int]) -> Iterable[dict[str, Any]]:
     """The parameter for so many ids as one statement may have."""
     arrays = t.database.arrays
-    return ({"mw_ids": array_text(part) if arrays else part} for part in t.parts(ids))
+    return ({"mw_ids": array_text(portion) if arrays else portion} for portion in t.portions(ids))
 
 
 def _among(t: Tables, c: Cols) -> ColumnElement[bool]:

@@ -171,7 +171,7 @@ def keep(conn: Connection, t: Tables, failures: Sequence[Failure], *, instance: 
     instance: the owner of the messages. The oldest ones beyond KEPT per message are deleted.
     """
     found: dict[int, tuple[datetime | None, int, datetime]] = {}
-    for ids in t.parts([f.msg_id for f in failures]):
+    for ids in t.portions([f.msg_id for f in failures]):
         params = {"mw_ids": ids, "mw_table": t.message.name}
         for msg_id, claimed_at, last, at in conn.execute(_last_tries(t), params).all():
             found[msg_id] = (claimed_at, last or 0, at)
@@ -228,8 +228,8 @@ def of(
         )
 
     found: defaultdict[int, list[Try]] = defaultdict(list)
-    for part in t.parts(ids):
-        params = {"mw_table": t.message.name, "mw_ids": part}
+    for portion in t.portions(ids):
+        params = {"mw_table": t.message.name, "mw_ids": portion}
         for row in conn.execute(t.built(("tries_of", traces), build), params):
             found[row[0]].append(Try(*row[1:]))
     return dict(found)
@@ -276,8 +276,8 @@ def in_group(conn: Connection, t: Tables, ids: Sequence[int], group: str) -> lis
         return sa.select(c.msg_id, *group_columns(t, c)).where(t.among(c.msg_id))
 
     found: set[int] = set()
-    for part in t.parts(ids):
-        rows = conn.execute(t.built("groups", build), {"mw_ids": part})
+    for portion in t.portions(ids):
+        rows = conn.execute(t.built("groups", build), {"mw_ids": portion})
         found.update(row[0] for row in rows if group_of(*row[1:]) == group)
     return [i for i in ids if i in found]
 

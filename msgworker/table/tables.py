@@ -377,8 +377,8 @@ class Tables(ABC):
         source: FromClause = c.msg_id.table
         return [one_of(self.database, source.c[name], values) for name, values in self.where]
 
-    def parts(self, ids: Sequence[R]) -> Iterator[list[R]]:
-        """As many of them as a statement takes, one part after the other."""
+    def portions(self, ids: Sequence[R]) -> Iterator[list[R]]:
+        """As many of them as a statement takes, one portion after the other."""
         for start in range(0, len(ids), self.database.max_ids):
             yield list(ids[start : start + self.database.max_ids])
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from msgworker.errors import Reject
-from msgworker.instance.running.batch import BatchCaller, Part
+from msgworker.instance.running.batch import BatchCaller, Taken
 from msgworker.instance.running.outcome import DONE as LANE_DONE
 from msgworker.message import Outcome
 from proof.crash.points import AFTER_SETTLE, IN_SETTLE, die_at, now
@@ -46,9 +46,9 @@ def watch_batches(witness: Witness) -> None:
         now.begun = set()
         return handle(self, *args)
 
-    def watched_call(self: BatchCaller, parts: list[Part], *args: Any) -> Any:
-        detail = SHARED if sum(len(part.messages) for part in parts) > 1 else None
-        heads = [(part.lane.row, part.lane.owner) for part in parts]
+    def watched_call(self: BatchCaller, taken: list[Taken], *args: Any) -> Any:
+        detail = SHARED if sum(len(one.messages) for one in taken) > 1 else None
+        heads = [(one.lane.row, one.lane.owner) for one in taken]
         for row, owner in heads:
             if row.msg_id not in now.begun:  # the database may have rolled back
                 now.begun.add(row.msg_id)
@@ -56,7 +56,7 @@ def watch_batches(witness: Witness) -> None:
         ends = dict.fromkeys([row.msg_id for row, _ in heads], "raised")
         now.in_batch = True
         try:
-            failures = call(self, parts, *args)
+            failures = call(self, taken, *args)
             ends = {i: _how(failures[i]) if i in failures else "returned" for i in ends}
         except Reject:
             ends = dict.fromkeys(ends, "rejected")
@@ -68,32 +68,32 @@ def watch_batches(witness: Witness) -> None:
                 tell.record(Kind.ENDED, row.msg_id, row.object_id, instance=owner, detail=how)
         return failures
 
-    def watched_settle(self: BatchCaller, conn: Any, parts: list[Part]) -> Any:
+    def watched_settle(self: BatchCaller, conn: Any, taken: list[Taken]) -> Any:
         now.sent_at = tell.now()
-        for part in parts:
-            me = part.lane.owner
-            for row in _rows(part)[1:]:
+        for one in taken:
+            me = one.lane.owner
+            for row in _rows(one)[1:]:
                 read_at = witness._run_read_at[me, row.msg_id]
                 detail = f"{BEHIND}{read_at!r}"
                 tell.record(Kind.ENDED, row.msg_id, row.object_id, instance=me, detail=detail)
-        flagged = settle(self, conn, parts)
-        _die(parts, IN_SETTLE)
+        flagged = settle(self, conn, taken)
+        _die(taken, IN_SETTLE)
         return flagged
 
     def watched_look(self: BatchCaller, *args: Any) -> bool:
         now.guessed = look(self, *args)
         return bool(now.guessed)
 
-    def watched_run(self: BatchCaller, parts: list[Part], *args: Any) -> None:
+    def watched_run(self: BatchCaller, taken: list[Taken], *args: Any) -> None:
         now.guessed = False
-        run(self, parts, *args)
-        if any(part.lane.result is not LANE_DONE for part in parts):
+        run(self, taken, *args)
+        if any(one.lane.result is not LANE_DONE for one in taken):
             return  # an operator has cancelled one of them: nothing was committed
-        _die(parts, AFTER_SETTLE)
+        _die(taken, AFTER_SETTLE)
         told = Told.LOST if now.guessed else Told.DONE
-        for part in parts:
-            lane = part.lane
-            for row in _rows(part):
+        for one in taken:
+            lane = one.lane
+            for row in _rows(one):
                 witness._told_of(row, lane.owner, told, now.sent_at)
             ahead = lane.next_row
             if not lane.continues or ahead is None:
@@ -118,14 +118,14 @@ def _how(error: BaseException) -> str:
     return "rejected" if isinstance(error, Reject) else "raised"
 
 
-def _rows(part: Part) -> Sequence[Any]:
+def _rows(one: Taken) -> Sequence[Any]:
     """The messages of a lane in the batch, the head first."""
-    return list(part.lane.taken())[: len(part.messages)]
+    return list(one.lane.taken())[: len(one.messages)]
 
 
-def _die(parts: Iterable[Part], point: str) -> None:
-    for part in parts:
-        for row in _rows(part):
+def _die(taken: Iterable[Taken], point: str) -> None:
+    for one in taken:
+        for row in _rows(one):
             die_at(point, row.payload, row.tries + 1)
 
 

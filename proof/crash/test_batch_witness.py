@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from msgworker.instance.running.batch import BatchCaller, Cancelled, Part
+from msgworker.instance.running.batch import BatchCaller, Cancelled, Taken
 from proof.crash import points
 from proof.crash.batch_witness import BEHIND, SHARED, tell_of_batches, watch_batches
 from proof.history import DONE, NEW, Event, Final, Kind, Outcome, Row
@@ -135,5 +135,5 @@ def test_only_a_batch_that_was_committed_is_written_down_as_done(
     points.now.sent_at = 0.5
     message: Any = SimpleNamespace(msg_id=1)
     run_batch: Any = batch._in_transaction
-    run_batch([Part(lane, [message])], nothing, nothing)
+    run_batch([Taken(lane, [message])], nothing, nothing)
     assert told == ([] if cancelled else [1])

@@ -62,14 +62,14 @@ def test_a_try_takes_as_many_messages_of_the_run_as_the_lane_is_wide(
     assert (lane.next_row and lane.next_row.msg_id) == ahead
 
 
-def test_all_objects_of_a_call_are_waited_for_and_keep_their_parts() -> None:
+def test_all_objects_of_a_call_are_waited_for_and_keep_their_slices() -> None:
     hand = InFlight()
-    running = Execution(row(1), "old", 0.0, None, part=4)
+    running = Execution(row(1), "old", 0.0, None, slice_value=4)
     running.beside = [(row(2, "p"), 5), (row(3, None), 6)]
     hand.running[1] = running
     assert hand.running_under_lost_ids(lambda owner: False) == ({"o", "p"}, {1, 2, 3})
     assert hand.running_under_lost_ids(lambda owner: True) == (set(), set())
-    assert hand.parts() == {4, 5, 6}
+    assert hand.slice_values() == {4, 5, 6}
 
 
 # --- Hands run empty for a while, and work goes on where that lasts too long.

@@ -293,7 +293,7 @@ class Claimer:
         """Flag candidates. Returns the new lanes, in the order of the candidates, and the
         candidates that could not be flagged; those without a permit are in neither.
 
-        me: the id under which they were found. places: by msg_id, the part of the slice. within:
+        me: the id under which they were found. places: by msg_id, the value of the slice. within:
         the slice in which runs are read. queue: called with some lanes at a time, as soon as
         their runs are read.
         """
@@ -312,7 +312,7 @@ class Claimer:
             lanes = [Lane(me, [row]) for row in rows]
             if places:
                 for lane in lanes:
-                    lane.part = places.get(lane.row.msg_id)
+                    lane.slice_value = places.get(lane.row.msg_id)
             shared.in_flight.lanes.update(lanes)
             flagged.unanswered = False
             # Our id is read after the lanes were added: the heartbeat's thread changes it first,

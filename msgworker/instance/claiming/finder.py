@@ -88,7 +88,7 @@ class Finder:
     """Looks for candidates. Used by the fetcher's thread only. member: None = it looks everywhere.
 
     where: the slice of this round; None = everywhere, or nowhere for a member of a scope. places:
-    by msg_id, the part of the slice of each candidate.
+    by msg_id, the value of the slice with each candidate.
     """
 
     def __init__(

@@ -39,7 +39,7 @@ class Look:
     complete: everything was read from where the look began.
     from_start: it began at the very start of the table, see `Beginning`.
     round_over: a whole round over the objects has ended, perhaps with lost races.
-    seconds: how long it took. places: by msg_id, the part of its slice.
+    seconds: how long it took. places: by msg_id, the value of its slice.
     of_others: how many candidates are in the shares of other instances.
     """
 

@@ -204,7 +204,7 @@ class PollPace:
 # claimer.py claims. The fetcher collects their input and does what they decide.
 
 NEW_ID_ASK_SECONDS = 0.5
-LEAST_PART = 50
+LEAST_CLAIM = 50
 """The fewest heads of one claim, where handlers take batches."""
 
 
@@ -289,7 +289,7 @@ class Fetcher(Role):
                     return 1
                 # Another instance has it: continue with the others.
                 self._finder.skip(last_try)
-            found = self._claim_in_parts(look.candidates, me)
+            found = self._claim_by_batches(look.candidates, me)
             offered, slots = len(look.candidates), self._shared.peers.slots
             if self._finder.contention.claimed(
                 offered, found, of_others=look.of_others, slots=slots
@@ -413,7 +413,7 @@ class Fetcher(Role):
             return True
         return self._shared.peers.slots > 1  # the look left out heads of their shares
 
-    def _claim_in_parts(self, candidates: list[Candidate], me: str) -> int:
+    def _claim_by_batches(self, candidates: list[Candidate], me: str) -> int:
         """Claim the candidates of a look; returns how many lanes were won.
 
         Handlers of batches would use up all in a few calls, and then wait for the next claim. So
@@ -423,8 +423,8 @@ class Fetcher(Role):
         while at < len(candidates) and not (at and self._stopping.is_set()):
             size = len(candidates) - at
             if most > 1:
-                part = max(LEAST_PART, ceil(most / self._run_length))
-                size = size if size < 2 * part else part
+                claim = max(LEAST_CLAIM, ceil(most / self._run_length))
+                size = size if size < 2 * claim else claim
             won += self.claim(candidates[at : at + size], me)
             at += size
         return won

@@ -331,9 +331,9 @@ class FanOutRun:
                 values.append(None)
                 yield task
             return
-        for part in _parts(tasks):
-            records = self._recorder.known([task.text for task in part])
-            for task in part:
+        for portion in _portions(tasks):
+            records = self._recorder.known([task.text for task in portion])
+            for task in portion:
                 values.append(None)
                 record = records.get(task.text)
                 if record is not None and record.done:
@@ -481,15 +481,15 @@ class FanOutRun:
             )
 
 
-def _parts(tasks: Iterable[Task]) -> Iterator[list[Task]]:
+def _portions(tasks: Iterable[Task]) -> Iterator[list[Task]]:
     """Tasks in lists, for one read of records each; shorter lists if the source is slow."""
-    part: list[Task] = []
+    portion: list[Task] = []
     begun = time.monotonic()
     for task in tasks:
-        part.append(task)
-        if len(part) >= LOOK or time.monotonic() - begun > LOOK_SECONDS:
-            yield part
-            part = []
+        portion.append(task)
+        if len(portion) >= LOOK or time.monotonic() - begun > LOOK_SECONDS:
+            yield portion
+            portion = []
             begun = time.monotonic()
-    if part:
-        yield part
+    if portion:
+        yield portion

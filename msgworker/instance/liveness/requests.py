@@ -238,9 +238,9 @@ class OperatorRequests:
         as far as they were claimed and read before that was known here."""
         t, found = self._setup.tables, set[int]()
         ids = [row[0] for lane in list(self._shared.in_flight.lanes) for row in [*lane.rows]]
-        for part in t.parts(ids):
+        for portion in t.portions(ids):
             with self._link.transaction() as conn:
-                found |= pauses.held_among(conn, t, part)
+                found |= pauses.held_among(conn, t, portion)
         return frozenset(found)
 
     # ------------------------------------------------------------ cancels

@@ -32,26 +32,26 @@ from msgworker.store import done, recover
 from msgworker.store import settle as store
 from msgworker.store.rows import Row
 from msgworker.store.send import send_all
-from msgworker.store.settle import OutOfDate, Share
+from msgworker.store.settle import OutOfDate
 
 # --- What a batch is made of, and how it may end.
 
 
 @dataclass(slots=True)
-class Part:
-    """A lane, and its messages in the batch. sends: what a plain handler has sent with the outcome
-    of its message, or an async one in its transaction."""
+class Taken:
+    """What a batch takes of a lane: its messages. sends: what a plain handler has sent with the
+    outcome of its message, or an async one in its transaction."""
 
     lane: Lane
     messages: list[Message[Any]]
     sends: list[Outgoing] = field(default_factory=list)
 
     @staticmethod
-    def share_out(sent: dict[Any, list[Outgoing]], parts: list[Part]) -> None:
-        """Give each part what its handler has sent. sent: by the msg_id of the message with whose
+    def share_out(sent: dict[Any, list[Outgoing]], taken: list[Taken]) -> None:
+        """Give each lane what its handler has sent. sent: by the msg_id of the message with whose
         outcome it is sent."""
-        for part in parts if sent else ():
-            part.sends = sent.get(part.messages[0].msg_id, [])
+        for one in taken if sent else ():
+            one.sends = sent.get(one.messages[0].msg_id, [])
 
     def done(self) -> Result:
         """The result of a plain handler that has returned."""
@@ -67,8 +67,8 @@ class Failed(Exception):
         self.by_id = by_id
 
 
-def _all_failed(parts: list[Part], error: HandlerMisuse) -> Failed:
-    return Failed({part.lane.row.msg_id: error for part in parts})
+def _all_failed(taken: list[Taken], error: HandlerMisuse) -> Failed:
+    return Failed({one.lane.row.msg_id: error for one in taken})
 
 
 class Cancelled(Exception):
@@ -156,8 +156,8 @@ class BatchCaller:
         first, now = lanes[0], time.monotonic()
         until = None if handler.timeout is None else now + handler.timeout
         fatal = handler.timeout_action == "restart"
-        running = Execution(first.row, first.owner, now, until, fatal, first.part)
-        running.beside = [(lane.row, lane.part) for lane in lanes[1:]]
+        running = Execution(first.row, first.owner, now, until, fatal, first.slice_value)
+        running.beside = [(lane.row, lane.slice_value) for lane in lanes[1:]]
         running.shared = not batch.is_single
         ident = threading.get_ident()
         shared.in_flight.running[ident] = running
@@ -165,12 +165,12 @@ class BatchCaller:
             # Checked after it is in `running`, see `Caller.handle`.
             if not shared.identity.is_ours(first.owner):
                 raise LostClaim(first.row.msg_id, first.owner)
-            parts = [part for lane in lanes if (part := self._part(lane, handler))]
+            taken = [one for lane in lanes if (one := self._take(lane, handler))]
             if until is not None:  # reading the payloads may have taken long
                 running.until = time.monotonic() + (until - now)
-            if parts:
-                self._started(parts)
-                self._run(parts, handler, running)
+            if taken:
+                self._started(taken)
+                self._run(taken, handler, running)
         except (LostClaim, NotRead):
             self._end(lanes, RELEASED)
         except OutOfDate:
@@ -183,7 +183,7 @@ class BatchCaller:
             shared.in_flight.running.pop(ident, None)
             self._caller.budget.give_back()
 
-    def _part(self, lane: Lane, handler: Handler) -> Part | None:
+    def _take(self, lane: Lane, handler: Handler) -> Taken | None:
         """The messages of a lane, up to the first that cannot be read. None if that is the flagged
         one, or if that is cancelled; then the lane has its result."""
         messages: list[Message[Any]] = []
@@ -203,7 +203,7 @@ class BatchCaller:
                     return None
                 break
         lane.width = len(messages)
-        return Part(lane, messages)
+        return Taken(lane, messages)
 
     def _is_cancelled(self, lane: Lane) -> bool:
         """Whether an operator has cancelled its flagged message; if so, sets its result."""
@@ -213,37 +213,37 @@ class BatchCaller:
         lane.width, lane.verdict, lane.result = 1, None, cancelled(request)
         return True
 
-    def _started(self, parts: list[Part]) -> None:
+    def _started(self, taken: list[Taken]) -> None:
         if self._setup.events.wants(Started):
-            for part in parts:
-                for row in part.lane.taken():
-                    self._setup.events.emit(Started(part.lane.owner, row))
+            for one in taken:
+                for row in one.lane.taken():
+                    self._setup.events.emit(Started(one.lane.owner, row))
 
-    def _run(self, parts: list[Part], handler: Handler, running: Execution) -> None:
+    def _run(self, taken: list[Taken], handler: Handler, running: Execution) -> None:
         if handler.transactional:
             for _ in range(FAIL_ROUNDS):
                 try:
-                    self._in_transaction(parts, handler, running)
+                    self._in_transaction(taken, handler, running)
                     return
                 except Failed as failed:
-                    before = sum(len(part.messages) for part in parts)
-                    parts = self._without(parts, failed.by_id, handler)
-                    self._log_failed(failed, before, parts)
-                if not parts:
+                    before = sum(len(one.messages) for one in taken)
+                    taken = self._without(taken, failed.by_id, handler)
+                    self._log_failed(failed, before, taken)
+                if not taken:
                     return
             why = f"the handler named further ones in each of {FAIL_ROUNDS} calls"
-            self._log_fall_back([part.lane for part in parts], handler, why)
+            self._log_fall_back([one.lane for one in taken], handler, why)
             return
-        failures = self._call(parts, handler, running, None)
+        failures = self._call(taken, handler, running, None)
         self._check_time(handler, running)
-        for part in parts:
-            if not self._is_cancelled(part.lane):
-                part.lane.result = part.done()
-        self._without(parts, failures, handler)
+        for one in taken:
+            if not self._is_cancelled(one.lane):
+                one.lane.result = one.done()
+        self._without(taken, failures, handler)
 
-    def _log_failed(self, failed: Failed, before: int, parts: list[Part]) -> None:
+    def _log_failed(self, failed: Failed, before: int, taken: list[Taken]) -> None:
         """Log that the others are called again."""
-        again = sum(len(part.messages) for part in parts)
+        again = sum(len(one.messages) for one in taken)
         if again:
             ids = list(failed.by_id)
             which = f"message {ids[0]}" if len(ids) == 1 else f"messages {few(ids)}"
@@ -326,23 +326,23 @@ class BatchCaller:
 
     # ------------------------------------------------------------ transactional
 
-    def _in_transaction(self, parts: list[Part], handler: Handler, running: Execution) -> None:
+    def _in_transaction(self, taken: list[Taken], handler: Handler, running: Execution) -> None:
         """Call the handler and settle the lanes in one transaction.
 
         Raises what the handler raises; Failed, OutOfDate or LostClaim: then nothing is committed,
         except that with LostClaim this may be unknown. If an operator has cancelled a message of
         the batch, nothing is committed, and only that message has a result.
         """
-        first = parts[0].lane
+        first = taken[0].lane
         in_doubt = False
 
         def once(stage: TransactionProgress) -> None:
-            self._once(parts, handler, running, stage)
+            self._once(taken, handler, running, stage)
 
         def was_committed() -> bool:
             nonlocal in_doubt
             in_doubt = True
-            found = self._was_committed(parts)
+            found = self._was_committed(taken)
             in_doubt = False
             return found
 
@@ -354,56 +354,56 @@ class BatchCaller:
             if in_doubt:  # it may be committed: nothing of it may start again
                 raise LostClaim(first.row.msg_id, first.owner) from error
             raise
-        for part in parts:
-            part.lane.result = DONE
+        for one in taken:
+            one.lane.result = DONE
 
     def _once(
-        self, parts: list[Part], handler: Handler, running: Execution, stage: TransactionProgress
+        self, taken: list[Taken], handler: Handler, running: Execution, stage: TransactionProgress
     ) -> None:
-        for part in parts:  # what it has sent in a call that was rolled back
-            part.sends = []
+        for one in taken:  # what it has sent in a call that was rolled back
+            one.sends = []
         with self._caller.opened(handler) as (given, conn, run):
-            run(self._refuse_lost, parts)
+            run(self._refuse_lost, taken)
             try:
                 with lent(conn, stage, "the handler"):
-                    failures = self._call(parts, handler, running, given)
+                    failures = self._call(taken, handler, running, given)
             except HandlerMisuse as error:
                 if not stage.ended:
                     raise
                 # The handler may have committed: a call for each message would write that again.
-                raise _all_failed(parts, error) from error
+                raise _all_failed(taken, error) from error
             if failures:
                 raise Failed(failures)
             self._check_time(handler, running)
-            if any([self._is_cancelled(part.lane) for part in parts]):
+            if any([self._is_cancelled(one.lane) for one in taken]):
                 raise Cancelled
-            flagged = run(self._settle, parts)
+            flagged = run(self._settle, taken)
             stage.led = led_elsewhere(conn)
             stage.committing = True
-        for part in parts:
-            part.lane.continues = part.lane.next_id in flagged
-        if stage.led is not None and not self._was_committed(parts):
+        for one in taken:
+            one.lane.continues = one.lane.next_id in flagged
+        if stage.led is not None and not self._was_committed(taken):
             # What the handler wrote is committed, the outcome is not.
-            for part in parts:
-                part.lane.continues = None
+            for one in taken:
+                one.lane.continues = None
             why = misled("the handler", stage.led)
-            raise _all_failed(parts, why) from why
+            raise _all_failed(taken, why) from why
 
-    def _refuse_lost(self, conn: Connection, parts: list[Part]) -> None:
+    def _refuse_lost(self, conn: Connection, taken: list[Taken]) -> None:
         """Raise OutOfDate if our lease was lost since the claim and others may have taken some of
         the messages."""
-        if parts[0].lane.owner == self._shared.identity.id:
+        if taken[0].lane.owner == self._shared.identity.id:
             return
-        tries = {part.lane.row.msg_id: part.lane.row.tries for part in parts}
+        tries = {one.lane.row.msg_id: one.lane.row.tries for one in taken}
         found = recover.still_flagged(conn, self._setup.tables, tries)
         if not set(tries) <= set(found.free):
             raise OutOfDate
 
-    def _settle(self, conn: Connection, parts: list[Part]) -> set[int]:
+    def _settle(self, conn: Connection, taken: list[Taken]) -> set[int]:
         """Write the outcome; returns the next messages that are flagged now."""
-        shares = []
-        for part in parts:
-            lane = part.lane
+        shares = list[store.Share]()
+        for one in taken:
+            lane = one.lane
             self._caller.before_settle(lane)
             ahead = settlement(lane, self._setup, self._shared).next_id
             failed = lane.next_row if lane.verdict is not None else None
@@ -411,9 +411,9 @@ class BatchCaller:
             # is to be written.
             if failed is not None and not self._shared.controls.needs_permit(failed):
                 ahead = failed.msg_id
-            followers = [message.msg_id for message in part.messages[1:]]
-            shares.append(Share(lane.row.msg_id, followers, ahead))
-        first = parts[0].lane
+            followers = [message.msg_id for message in one.messages[1:]]
+            shares.append(store.Share(lane.row.msg_id, followers, ahead))
+        first = taken[0].lane
         tables, tries = self._setup.tables, first.row.tries
         try:
             flagged = store.settle_batch(conn, tables, shares, me=first.owner, tries=tries)
@@ -424,18 +424,18 @@ class BatchCaller:
             raise misuse from None
         if self._setup.registry.has_follow_ups:
             registry = self._setup.registry
-            rows = [row for part in parts for row in part.lane.taken()]
+            rows = [row for one in taken for row in one.lane.taken()]
             about = [follow_ups(registry, tables, row, Outcome.DONE, None) for row in rows]
             send_all(conn, tables, [one for sends in about for one in sends])
-        self._caller.send_with(conn, [one for part in parts for one in part.sends])
+        self._caller.send_with(conn, [sent for one in taken for sent in one.sends])
         return flagged
 
-    def _was_committed(self, parts: list[Part]) -> bool:
+    def _was_committed(self, taken: list[Taken]) -> bool:
         """Whether the rows show that the COMMIT arrived; if so, sets `lane.continues`. A batch is
         committed as a whole or not at all."""
-        lanes = {part.lane.row.msg_id: part.lane for part in parts}
+        lanes = {one.lane.row.msg_id: one.lane for one in taken}
         with self._caller.transacting.beside() as conn:
-            became = what_became(conn, self._setup.tables, lanes, parts[0].lane.owner)
+            became = what_became(conn, self._setup.tables, lanes, taken[0].lane.owner)
         if len(became) < len(lanes):
             return False
         for msg_id, lane in lanes.items():
@@ -444,13 +444,15 @@ class BatchCaller:
 
     # ------------------------------------------------------------ the handler
 
-    def _call(self, parts: list[Part], handler: Handler, running: Execution, conn: Any) -> Failures:
+    def _call(
+        self, taken: list[Taken], handler: Handler, running: Execution, conn: Any
+    ) -> Failures:
         """Call the handler; returns the failures that it has named. Raises whatever it raises.
         conn: a Connection, of an async handler an AsyncConnection; None without a transaction."""
-        owner, attempt = parts[0].lane.owner, parts[0].lane.row.tries + 1
-        messages = [message for part in parts for message in part.messages]
+        owner, attempt = taken[0].lane.owner, taken[0].lane.row.tries + 1
+        messages = [message for one in taken for message in one.messages]
         if handler.batch is None:
-            self._call_each(parts, messages, owner, handler, running, conn)
+            self._call_each(taken, messages, owner, handler, running, conn)
             return {}
         on_loop = handler.is_async and conn is not None
         kind = AsyncBatchContext if on_loop else BatchContext
@@ -462,9 +464,9 @@ class BatchCaller:
             finally:
                 sent = context._ended_with()
                 if on_loop:  # all of it, with the one outcome of all
-                    parts[0].sends = [one for of_one in sent.values() for one in of_one]
+                    taken[0].sends = [one for of_one in sent.values() for one in of_one]
                 else:
-                    Part.share_out(sent, parts)
+                    Taken.share_out(sent, taken)
             result = self._caller.outcomes.returned(value, handler, attempt)
             if result is not DONE:
                 raise NotDone(result)
@@ -483,7 +485,7 @@ class BatchCaller:
 
     def _call_each(
         self,
-        parts: list[Part],
+        taken: list[Taken],
         messages: list[Message[Any]],
         owner: str,
         handler: Handler,
@@ -510,7 +512,7 @@ class BatchCaller:
             finally:
                 sent = context._sent()
             if handler.is_async:
-                parts[0].sends += [one for _, one in sent or ()]
+                taken[0].sends += [one for _, one in sent or ()]
             self._check_time(handler, running)
         running.called = None
 
@@ -520,16 +522,16 @@ class BatchCaller:
             text = f"timeout: the handler took {took:.1f} s, its limit is {handler.timeout:g} s"
             raise HandlerTimeout(text)
 
-    def _without(self, parts: list[Part], failures: Failures, handler: Handler) -> list[Part]:
-        """The parts, each up to its first message that failed. If that is the flagged one, the lane
-        gets its result; if it is one behind, it gets the flag next, and its result is kept in
-        `Lane.verdict`."""
-        kept: list[Part] = []
-        for part in parts:
-            lane, ids = part.lane, [message.msg_id for message in part.messages]
+    def _without(self, taken: list[Taken], failures: Failures, handler: Handler) -> list[Taken]:
+        """What was taken, of each lane up to its first message that failed. If that is the flagged
+        one, the lane gets its result; if it is one behind, it gets the flag next, and its result is
+        kept in `Lane.verdict`."""
+        kept: list[Taken] = []
+        for one in taken:
+            lane, ids = one.lane, [message.msg_id for message in one.messages]
             place = next((i for i, msg_id in enumerate(ids) if msg_id in failures), None)
             if place is None:
-                kept.append(part)
+                kept.append(one)
                 continue
             row = Row(*lane.rows[lane.place + place])
             result = self._caller.outcomes.of_error(failures[ids[place]], handler, row)
@@ -537,5 +539,5 @@ class BatchCaller:
                 lane.result, lane.width, lane.verdict = result, 1, None
             else:
                 lane.width, lane.verdict = place, result
-                kept.append(Part(lane, part.messages[:place]))
+                kept.append(Taken(lane, one.messages[:place]))
         return kept

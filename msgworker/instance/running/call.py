@@ -209,7 +209,7 @@ class Caller:
         until = None if handler.timeout is None else now + handler.timeout
         fatal = handler.timeout_action == "restart"
         claimed = lane.row  # requests to cancel name this very object
-        running = Execution(claimed, lane.owner, now, until, fatal, lane.part)
+        running = Execution(claimed, lane.owner, now, until, fatal, lane.slice_value)
         in_flight = self._in_flight
         in_flight.running[ident] = running
         # Checked after the handler is in `running`: the fetcher's thread claims no object that is

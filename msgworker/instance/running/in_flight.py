@@ -27,7 +27,7 @@ class Lane:
     Written by its present owner: the fetcher, then the handler thread, then the thread that
     settles it. head: the first message. row: the flagged one. width: how many messages its present
     try takes, the flagged one and those behind it; 1 except in a batch. owner: the id that claimed
-    it. part: the part of the slice in which its head was found.
+    it. slice_value: the value of the slice in which its head was found.
     continues: whether it does, once a transactional handler has settled its message; None before.
     alone: no message of it runs in a batch any more. verdict: the result of the next message, which
     failed in a batch before it was flagged.
@@ -42,7 +42,7 @@ class Lane:
             "finished_at",
             "head",
             "owner",
-            "part",
+            "slice_value",
             "place",
             "ran_seconds",
             "result",
@@ -55,7 +55,7 @@ class Lane:
         self.rows = list(rows)
         first = self.rows[0]
         self.row = self.head = first if type(first) is Row else Row(*first)
-        self.part: Any = None
+        self.slice_value: Any = None
         self.place = 0
         self.width = 1
         self.result: Result | None = None
@@ -105,8 +105,8 @@ class Lane:
 class Execution:
     """A running handler: its flagged message, its start and its deadline (monotonic).
 
-    part: the part of the slice in which it was found. beside: the flagged messages of other lanes
-    that the same call handles, each with its part. called: the message of a group that runs now.
+    slice_value: of the slice in which it was found. beside: the flagged messages of other lanes
+    that the same call handles, each with its own. called: the message of a group that runs now.
     fatal: if it exceeds its timeout, the instance stops. stuck: it did. shared: it handles several
     messages. cancel_reason: of an operator, if it handles one. end_task: cancels the task of an
     async one, once. stopped: the task was cancelled at the end of the grace time.
@@ -125,14 +125,14 @@ class Execution:
         since: float,
         until: float | None,
         fatal: bool = False,
-        part: Any = None,
+        slice_value: Any = None,
     ) -> None:
         self.row = row
         self.owner = owner
         self.since = since
         self.until = until
         self.fatal = fatal
-        self.part = part
+        self.slice_value = slice_value
 
     def cancel_for(self, reason: str) -> None:
         self.cancel_reason, self.cancelled = reason, True
@@ -152,9 +152,9 @@ class Execution:
         """All flagged messages that it handles."""
         return [self.row, *(row for row, _ in self.beside)]
 
-    def parts(self) -> set[Any]:
-        """The parts of slices in which they were found."""
-        return {self.part, *(part for _, part in self.beside)}
+    def slice_values(self) -> set[Any]:
+        """The values of slices in which they were found."""
+        return {self.slice_value, *(value for _, value in self.beside)}
 
 
 ObjectsAndIds = tuple[set[Any], set[int]]
@@ -235,12 +235,12 @@ class InFlight:
                 known.add(rows[place + width][0])
         return known
 
-    def parts(self) -> set[Any]:
-        """The parts of slices with in-flight messages, or with a handler that runs under a lost id.
-        While we keep such a part, no instance runs another message of its objects: we claim none
-        (`running_under_lost_ids`), and others do not claim from the part."""
-        parts = {lane.part for lane in list(self.lanes)}
-        return parts.union(*(running.parts() for running in list(self.running.values())))
+    def slice_values(self) -> set[Any]:
+        """The values of slices with in-flight messages, or with a handler that runs under a lost
+        id. While we keep such a value, no instance runs another message of its objects: we claim
+        none (`running_under_lost_ids`), and others do not claim there."""
+        values = {lane.slice_value for lane in list(self.lanes)}
+        return values.union(*(running.slice_values() for running in list(self.running.values())))
 
     def owners(self) -> set[str]:
         """The ids under which in-flight messages were claimed, or a handler runs."""
