@@ -99,23 +99,47 @@ def hint_columns(t: Tables, c: Cols, waits_until: Any = None) -> list[ColumnElem
     return [column.label(f"h{i}") for i, column in enumerate(columns)]
 
 
-def oldest(conn: Connection, t: Tables, *, mark: int, limit: int) -> list[Candidate]:
+SHARE_BLOCK = 16
+"""So many ids in a row are of one share: where servers number rows in steps, as Galera's do, each
+share still gets its part."""
+
+
+def share_of_id(msg_id: int, slots: int) -> int:
+    """Whose a message without an object is, of so many shares."""
+    return msg_id // SHARE_BLOCK % slots
+
+
+def oldest(
+    conn: Connection, t: Tables, *, mark: int, limit: int, share: tuple[int, int] | None = None
+) -> list[Candidate]:
     """Open rows that wait for no instant, in order of age, from `mark` on; without those that run
-    and have no object, since nothing waits behind them."""
+    and have no object, since nothing waits behind them. share: which one, and of how many; of the
+    rows without an object only those in it are read."""
 
     def build() -> Select[Any]:
         c = t.cols()
         key = t.oldest_key(c)
         query = t.hinted(sa.select(*hint_columns(t, c)), t.message, "oldest")
-        matters = sa.or_(c.object_id.is_not(None), c.status != lit(Status.PROCESSING))
+        matters: ColumnElement[bool] = c.status != lit(Status.PROCESSING)
+        if share is not None:
+            first = bindparam("first", type_=sa.BigInteger())
+            last = bindparam("last", type_=sa.BigInteger())
+            period = bindparam("period", type_=sa.BigInteger())
+            matters = sa.and_(matters, (c.msg_id % period).between(first, last))
         return (
             query.where(t.oldest_rows(c), key >= bindparam("mark", type_=sa.BigInteger()))
-            .where(matters)
+            .where(sa.or_(c.object_id.is_not(None), matters))
             .order_by(key)
             .limit(bindparam("rows", type_=sa.Integer()))
         )
 
-    return as_candidates(sent_often(conn, t, "oldest", build, {"mark": mark, "rows": limit}))
+    params = {"mark": mark, "rows": limit}
+    if share is None:
+        return as_candidates(sent_often(conn, t, "oldest", build, params))
+    slot, slots = share
+    first = slot * SHARE_BLOCK
+    params |= {"first": first, "last": first + SHARE_BLOCK - 1, "period": slots * SHARE_BLOCK}
+    return as_candidates(sent_often(conn, t, "oldest of a share", build, params))
 
 
 TOPIC = Candidate._fields.index("topic")

@@ -9,9 +9,10 @@ import pytest
 
 from msgworker import App
 from msgworker.clock import clock
+from msgworker.instance.claiming.search import TableSearch
 from msgworker.instance.running.in_flight import Execution
 from msgworker.instance.state import Peers
-from msgworker.store import lease
+from msgworker.store import candidates, lease
 from tests.support.rounds import fetch, loses_its_lease, trust_until
 from tests.support.rows import send
 
@@ -95,3 +96,84 @@ def test_a_slow_handler_of_a_lost_id_keeps_its_thread(one, app, table):
     assert table.statuses == [0, 0]
     one.shared.in_flight.running.clear()
     assert fetch(one) == 2
+
+
+class Sharing:
+    """Several searches that look in turn; what one finds is claimed. read: of each look, how many
+    rows it has read, and whether of one share alone."""
+
+    def __init__(self, app: App, slots: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.app, self.slots = app, slots
+        self.searches = [TableSearch(app.tables, None) for _ in range(slots)]
+        self.read: list[tuple[int, bool]] = []
+        oldest = candidates.oldest
+
+        def counted(*args: Any, **options: Any) -> Any:
+            found = oldest(*args, **options)
+            self.read.append((len(found), "share" in options))
+            return found
+
+        monkeypatch.setattr(candidates, "oldest", counted)
+
+    def look(self, slot: int, want: int = 40) -> list[int]:
+        with self.app.engine.connect() as conn:
+            look = self.searches[slot].look(conn, want=want, held=0, slot=slot, slots=self.slots)
+        return [c.msg_id for c in look.candidates]
+
+    def claim(self, ids: list[int]) -> None:
+        t = self.app.tables.cols()
+        with self.app.engine.begin() as conn:
+            conn.execute(t.msg_id.table.update().where(t.msg_id.in_(ids)).values(status=2))
+
+
+@pytest.mark.requires("index_by_age")
+def test_instances_read_the_rows_without_an_object_of_their_own_share(app, monkeypatch):
+    sharing = Sharing(app, 4, monkeypatch)
+    left = set(send(app, *[None] * 3000))
+    for _ in range(12):
+        for slot in range(4):
+            found = sharing.look(slot)
+            assert len(found) == 40
+            assert set(found) <= left
+            left -= set(found)
+            sharing.claim(found)
+    alone = [many for many, own in sharing.read if own]
+    assert len(alone) > 36
+    assert max(alone) <= 2 * 40
+    while (rest := len(left)) or any(sharing.look(slot) for slot in range(4)):
+        for slot in range(4):
+            found = sharing.look(slot)
+            assert set(found) <= left
+            left -= set(found)
+            sharing.claim(found)
+        assert len(left) < rest
+
+
+@pytest.mark.requires("index_by_age")
+def test_what_an_instance_leaves_of_its_share_is_found_by_the_others(app, monkeypatch):
+    """The second one looks for nothing: its oldest come first in some looks of the first one, and
+    all of them when that has no more of its own."""
+    sharing = Sharing(app, 2, monkeypatch)
+    ids = send(app, *[None] * 1200)
+    theirs = [i for i in ids if candidates.share_of_id(i, 2) == 1]
+    order: list[int] = []
+    while found := sharing.look(0):
+        order += found
+        sharing.claim(found)
+    assert sorted(order) == ids
+    assert theirs[0] in order[: 9 * 40]
+    assert any(own for _, own in sharing.read)
+
+
+@pytest.mark.requires("index_by_age")
+def test_a_message_that_was_given_back_is_read_again_in_its_share(app, table, monkeypatch):
+    sharing = Sharing(app, 2, monkeypatch)
+    send(app, *[None] * 1200)
+    first = sharing.look(0)
+    sharing.claim(first)
+    for _ in range(3):
+        sharing.claim(sharing.look(0))
+    table.edit(table.where(msg_id=first[0]), status=0)
+    sharing.searches[0].look_again_from(first[0])
+    assert sharing.look(0)[0] == first[0]
+    assert sharing.read[-1][1]

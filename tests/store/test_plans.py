@@ -132,6 +132,8 @@ def _acts(store: Store) -> Iterator[tuple[str, tuple[str, ...], Callable[[Record
     urgency = "urgent"
     if store.t.database.oldest_index:
         yield "oldest", (oldest,), lambda r: r(candidates.oldest, mark=0, limit=100)
+        mine = {"mark": 0, "limit": 100, "share": (1, 2)}
+        yield "oldest of a share", (oldest,), lambda r: r(candidates.oldest, **mine)
     yield "heads from start", (obj,), lambda r: r(candidates.heads, after=None, limit=100)
     yield "heads", (obj,), lambda r: r(candidates.heads, after="o250", limit=100)
     yield "due", (due,), lambda r: r(candidates.due_after, since=None, limit=100)

@@ -146,6 +146,7 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
     log.rows["FOR UPDATE"] = [LOCKED]
     log.rows["count(*) AS count_1 \n"] = [(0,)]
     yield candidates.oldest, {"mark": 0, "limit": 10}
+    yield candidates.oldest, {"mark": 0, "limit": 10, "share": (1, 2)}
     yield candidates.due_after, {"since": None, "limit": 10}
     yield candidates.due_after, {"since": ("2026-11-22 10:00:00.000000", 1), "limit": 10}
     if t.has("priority"):

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from msgworker import App, Message
 from msgworker.cli import main
+from msgworker.web import application
 from tests.support.programs import LOOKS
 from tests.support.rows import send
 from tests.support.spans import Spans, recorded
@@ -82,6 +83,7 @@ def served(url: str) -> Any:
             "msgworker.web.serving.serve",
             lambda dashboard, listener: (made.append(dashboard), listener.close()),
         )
+        patched.setitem(application.dashboard.__kwdefaults__, "deadline", 60.0)  # a busy machine
         options = ["--port", "0", "--allow-actions", "--redact", "**.card", "--allowed-host"]
         done = CliRunner().invoke(
             main, ["web", "--url", url, *options, HERE.removeprefix("http://")], env=SETTINGS

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from msgworker.message import in_quarantine, topic_of
 from msgworker.payload import is_text
 from msgworker.store import ranked
-from msgworker.store.candidates import Candidate
+from msgworker.store.candidates import Candidate, share_of_id
 from msgworker.store.ranked import Place, Ranked
 from msgworker.table import Tables
 from msgworker.table.tables import prioritized
@@ -242,7 +242,7 @@ class HeadChooser:
             if msg_id in taken or msg_id in skip_ids:
                 continue
             taken.add(msg_id)
-            if slots == 1 or _share(msg_id if same is None else same, slots) == slot:
+            if slots == 1 or _share(msg_id, same, slots) == slot:
                 self.own.append(row)
             else:
                 self._others.append(row)
@@ -275,8 +275,7 @@ class HeadChooser:
     def _is_own(self, row: Candidate) -> bool:
         if self.slots == 1 or row.msg_id in self.priorities:
             return True
-        same = row.same
-        return _share(row.msg_id if same is None else same, self.slots) == self.slot
+        return _share(row.msg_id, row.same, self.slots) == self.slot
 
     def can_run(self, row: Candidate) -> bool:
         """Whether the row can run now, by its status, tries, instant and topic."""
@@ -334,8 +333,11 @@ class HeadChooser:
         return chosen, overtaken
 
 
-def _share(key: Any, slots: int) -> int:
-    return zlib.crc32(str(key).encode("utf-8", "replace")) % slots
+def _share(msg_id: int, same: Any, slots: int) -> int:
+    """Whose a message is, of so many shares."""
+    if same is None:
+        return share_of_id(msg_id, slots)
+    return zlib.crc32(str(same).encode("utf-8", "replace")) % slots
 
 
 # --- What every search has.

@@ -170,14 +170,16 @@ class TableSearch(Search):
     def __init__(
         self, tables: Tables, topics: frozenset[str] | None, blocked: set[Any] | None = None
     ) -> None:
-        """_mark: where the window begins. _width: how many times more rows than wanted heads it
-        reads. _among: where to read by topic; _crowded: most rows are of other topics, so that all
-        are read by topic; _passing: this look is not past rows of other topics yet. _since: the
-        place in the rows that have become due; _due_at: when to read those. _cursor_at: when to
-        step the cursor. _from_start: this look began at the very start.
+        """_mark: where the window begins. _own: our share, and where its rows begin, see
+        `_look_own`. _width: how many times more rows than wanted heads it reads. _among: where to
+        read by topic; _crowded: most rows are of other topics, so that all are read by topic;
+        _passing: this look is not past rows of other topics yet. _since: the place in the rows that
+        have become due; _due_at: when to read those. _cursor_at: when to step the cursor.
+        _from_start: this look began at the very start.
         """
         super().__init__(tables, topics, blocked)
         self._mark = MIN_ID
+        self._own: tuple[int, int, int] | None = None
         self._width = 1
         self._beginning = Beginning()
         self._from_start = True
@@ -263,6 +265,8 @@ class TableSearch(Search):
     def look_again_from(self, msg_id: int) -> None:
         if self.tables.database.oldest_index:
             self._mark = min(self._mark, msg_id)
+            if self._own is not None:
+                self._own = (*self._own[:2], min(self._own[2], msg_id))
             self._beginning.lower(msg_id)
             self._among.lower(msg_id)
 
@@ -270,6 +274,7 @@ class TableSearch(Search):
         super()._forget(now)
         self._crowded = False
         self._mark = MIN_ID
+        self._own = None
         self._among.forget(now)
         self._since = None
         self._due_at = 0.0
@@ -324,6 +329,8 @@ class TableSearch(Search):
         those = self._those
         if those is not None:
             return self._look_window_among(conn, chooser, size, enough, those)
+        if self._look_own(conn, chooser, held + want * self._width, enough):
+            return False
         started, beginning = time.monotonic(), self._beginning
         due = beginning.is_due(started)
         mark = MIN_ID if due else max(self._mark, beginning.low)
@@ -336,6 +343,9 @@ class TableSearch(Search):
             beginning.looked(started + seconds, seconds, first, lambda: self._newest(conn))
         chooser.offer_all(rows)
         whole = len(rows) < size
+        self._own = None
+        if chooser.slots > 1 and not whole and sum(r.object_id is None for r in rows) * 2 > size:
+            self._own = (chooser.slot, chooser.slots, mark)
         short = not whole and len(chooser.own) < enough
         if short and self._is_crowded(chooser, rows) and (those := self._those) is not None:
             return self._look_window_among(conn, chooser, size, enough, those)
@@ -346,6 +356,21 @@ class TableSearch(Search):
             self._mark = max(mark, first_free) if slow else rows[0].msg_id
         self._width = widened(self._width, few=len(chooser.own) < enough and not whole)
         return whole
+
+    def _look_own(self, conn: Connection, chooser: HeadChooser, size: int, enough: int) -> bool:
+        """Offer rows of our share, where many have no object: else each instance would read those
+        of all. False = they are too few to know that there are no more, or it is time to look at
+        all shares."""
+        size, own = min(WINDOW, size), self._own
+        if own is None or own[:2] != (chooser.slot, chooser.slots) or self._turn % 8 == 0:
+            return False
+        rows = candidates.oldest(conn, self.tables, mark=own[2], limit=size, share=own[:2])
+        if len(rows) < size:
+            return False
+        chooser.offer_all(rows)
+        self._own, self._from_start = (*own[:2], rows[0].msg_id), False
+        self._width = widened(self._width, few=len(chooser.own) < enough)
+        return True
 
     def _is_crowded(self, chooser: HeadChooser, rows: Sequence[Candidate]) -> bool:
         """Whether most rows are of other topics: then rows are read by topic for a while."""
