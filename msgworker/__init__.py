@@ -31,9 +31,10 @@ if typing.TYPE_CHECKING:
         SelectionChanged,
         TookTooLong,
     )
+    from msgworker.instance.report import Report
     from msgworker.instance.running.context import BatchContext, Context, FanOut
     from msgworker.instance.running.transactions import AsyncBatchContext, AsyncContext
-    from msgworker.instance.worker import Report, Worker
+    from msgworker.instance.worker import Worker
     from msgworker.message import Message
     from msgworker.producing import Job
     from msgworker.table import MessageTable
@@ -88,7 +89,7 @@ _HOMES = {
     "Job": "producing",
     "Message": "message",
     "MessageTable": "table",
-    "Report": "instance.worker",
+    "Report": "instance.report",
     "Reports": "workers",
     "Worker": "instance.worker",
     "Workers": "workers",

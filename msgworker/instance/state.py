@@ -183,9 +183,9 @@ class Setup:
     loop: Any = None
     async_engine: Any = None
 
-    def asked(self, ids: Collection[str] = ()) -> Asked:
-        """The instance for which messages left are counted. ids: see `Identity.ids`."""
-        return Asked(topics=self.topics, chosen=self.chosen, me=ids)
+    def asked(self, ids: Collection[str] = (), within: Slice | None = None) -> Asked:
+        """The instance for which messages left are counted, and where. ids: see `Identity.ids`."""
+        return Asked(topics=self.topics, chosen=self.chosen, me=ids, within=within)
 
     @property
     def urgent_pause(self) -> float:

@@ -5,7 +5,7 @@ and with nothing due in the table that it may handle.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 from msgworker.db import Trouble, reason_of, trouble
@@ -217,7 +217,7 @@ class DrainEnd:
     def read_left(self) -> Left:
         """Count what is left. Stops the instance if what it may see has changed."""
         setup, shared = self._setup, self._shared
-        asked = replace(setup.asked(shared.identity.ids), within=self._finder.reach)
+        asked = setup.asked(shared.identity.ids, self._finder.reach)
         with self._claimer.link.statement() as conn:
             found = left(conn, asking_jobs(setup.tables, shared.controls.paused), asked)
             hides_rows = known.policies_changed(conn, setup.tables)
