@@ -22,7 +22,7 @@ from msgworker.message import ACKNOWLEDGED, State, Status
 from msgworker.ops.call import How, Repaired, Skip, Why
 from msgworker.ops.operation import Step
 from msgworker.ops.repairs import Repairs, WriteOptions, read_options, recorded
-from msgworker.ops.selection import Act
+from msgworker.ops.selection import Action
 from msgworker.payload import pretty, shown
 from msgworker.queries import messages
 from msgworker.store import audit, change, edits, send
@@ -96,12 +96,12 @@ class Plan:
     why: Why | None = None
 
 
-def _acknowledge(t: Tables) -> Act:
+def _acknowledge(t: Tables) -> Action:
     if not t.has("last_error"):
         raise ConfigError(
             f"table {t.spec.name} has no last_error column, where acknowledgements stand; add one"
         )
-    return Act(
+    return Action(
         kind="acknowledge",
         may=(State.DEAD,),
         statuses=(State.DEAD,),
@@ -181,9 +181,9 @@ class Edits(Repairs):
             )
         self._ready()
         asked = {"ids": [msg_id], audit.CHANGES: audit.kept_changes(plan.changes)}
-        bulk = self._bulk("edit", by, asked)
-        bulk.over([msg_id], lambda op_id, ids, conn: _once(conn, t, op_id, msg_id, plan, before))
-        done = bulk.end()
+        op = self._operation("edit", by, asked)
+        op.over([msg_id], lambda op_id, ids, conn: _once(conn, t, op_id, msg_id, plan, before))
+        done = op.end()
         return replace(done, changes=plan.changes if done.changed else (), seen=before)
 
     def acknowledge(

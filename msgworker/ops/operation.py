@@ -41,7 +41,7 @@ from msgworker.db import (
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.ops import call
 from msgworker.ops.call import Call, How, OnProgress, Progress, Repaired, Sent, Skip, Skips, Why
-from msgworker.ops.selection import SAMPLE, Counted
+from msgworker.ops.selection import SAMPLE, DryRun
 from msgworker.producing import AllSendOptions
 from msgworker.queries import messages
 from msgworker.schema import rule
@@ -135,7 +135,7 @@ Work = Callable[[int, list[int], Connection], Step]
 """What one transaction of an operation of this number does with a part of its messages."""
 
 
-class Bulk:
+class RecordedOperation:
     """An operation on messages: `over` some after others, then `end`. It is recorded when it begins
     with the first. op: one that was interrupted and is continued, None = a new one."""
 
@@ -521,17 +521,17 @@ class Writing(Call):
             raise ConfigError(f"these are not the ids of {kind} {op_id}; give the same ones")
         return op
 
-    def _bulk(
+    def _operation(
         self, kind: Kind, by: Who, asked: dict[str, Any], op: Operation | None = None, **pace: Any
-    ) -> Bulk:
+    ) -> RecordedOperation:
         """An operation that has yet to begin, or to be continued; pace: rate and progress."""
         said = ((k, v) for k, v in asked.items() if v is not None)
         kept = {k: v for k, v in said if v is not False or k == "acknowledged"}
         if kept.get("ids") is not None:
             kept |= call.kept(kept.pop("ids"))
-        return Bulk(self._engine, self._tables, kind, by, kept, op, **pace)
+        return RecordedOperation(self._engine, self._tables, kind, by, kept, op, **pace)
 
-    def _told(self, kind: Kind, would: Counted) -> Repaired:
+    def _told(self, kind: Kind, would: DryRun) -> Repaired:
         """The result of a dry run, with the first of the messages."""
         with self._reading() as (conn, t):
             shown = [messages.show(conn, t, i) for i in would.first[:SAMPLE]]

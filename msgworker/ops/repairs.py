@@ -18,7 +18,7 @@ from msgworker.message import DISCARDED, State, Status
 from msgworker.ops import call
 from msgworker.ops.call import Filters, How, OnProgress, Repaired, Skip, Why
 from msgworker.ops.operation import Step, TooMany, Work, Writing, check_all
-from msgworker.ops.selection import WHY, Act, Choice, Chunk, Counted, Options
+from msgworker.ops.selection import WHY, Action, Chunk, DryRun, Options, Selection
 from msgworker.store import audit, cancels, change, edits
 from msgworker.store.audit import Who
 from msgworker.store.change import SeenRow
@@ -33,7 +33,7 @@ V = TypeVar("V")
 # --- What may be changed, and how: one declaration for each kind of write.
 
 
-def _rerun(asked: Options) -> Act:
+def _rerun(asked: Options) -> Action:
     if asked.also_done and not asked.with_successors:
         raise ConfigError(
             "also_done (--also-done) concerns done messages behind the others; give "
@@ -42,7 +42,7 @@ def _rerun(asked: Options) -> Act:
     if asked.status == State.DONE and not asked.force:
         raise ConfigError("messages that are done are rerun only with --force (force=True)")
     forced = bool(asked.force)
-    return Act(
+    return Action(
         kind="rerun",
         may=(*NOT_DONE, State.DONE) if forced else NOT_DONE,
         statuses=(*NOT_DONE, State.DONE),
@@ -66,9 +66,9 @@ def _read_ahead(conn: Connection, t: Tables, ids: list[int]) -> dict[int, Skip]:
     return {i: Skip(i, Why.AHEAD) for i in (edits.read_ahead(conn, t, away) if away else ())}
 
 
-def _discard(t: Tables) -> Act:
+def _discard(t: Tables) -> Action:
     unfinished = (State.NEW, State.FAILED)
-    return Act(
+    return Action(
         kind="discard",
         may=(*unfinished, State.DEAD),
         statuses=(*unfinished, State.DEAD),
@@ -115,7 +115,7 @@ def _cannot_cancel(conn: Connection, t: Tables, ids: list[int]) -> dict[int, Ski
 
 
 _OPEN = (State.NEW, State.FAILED, State.PROCESSING)
-_CANCEL = Act(
+_CANCEL = Action(
     kind="cancel",
     may=_OPEN,
     statuses=_OPEN,
@@ -227,50 +227,50 @@ class Repairs(Writing):
         return self._write("cancel", lambda _: _CANCEL, asked)
 
     def _write(
-        self, kind: audit.Kind, act_of: Callable[[Options], Act], asked: Options
+        self, kind: audit.Kind, action_of: Callable[[Options], Action], asked: Options
     ) -> Repaired:
         """Do it, or count what it would change."""
-        op = None
+        interrupted = None
         if asked.operation is not None:
-            op = self._resumed(kind, asked.operation, asked.given)
-            asked = asked.again(op, self._tables)
-        act = act_of(asked)
-        if op is not None:
-            by = Who(op.actor, op.reason)
+            interrupted = self._resumed(kind, asked.operation, asked.given)
+            asked = asked.again(interrupted, self._tables)
+        action = action_of(asked)
+        if interrupted is not None:
+            by = Who(interrupted.actor, interrupted.reason)
         else:
-            needs = kind if act.needs_reason and not asked.dry_run else None
+            needs = kind if action.needs_reason and not asked.dry_run else None
             by = self._who(asked.actor, asked.reason, needs_reason=needs)
-        choice = Choice(
+        selection = Selection(
             engine=self._engine,
             tables=self._tables,
-            act=act,
+            action=action,
             ids=asked.ids,
-            wanted=asked.filter(act),
+            wanted=asked.filter(action),
         )
         rate = call.rate_of(asked.rate)
         if asked.counts_first:
-            timed = replace(choice, clock=self._clock)
+            timed = replace(selection, clock=self._clock)
             if asked.with_successors:
                 would = _would_with_successors(timed, also_done=asked.also_done)
             else:
-                would = Counted.of(timed, asked)
+                would = DryRun.of(timed, asked)
             asked.check(kind, would)
             if asked.dry_run:
                 return self._told(kind, would)
         self._ready()
-        choice = replace(choice, tables=self._tables)  # with what was created since
+        selection = replace(selection, tables=self._tables)  # with what was created since
         if rate is not None:  # pages that are read ahead must not become stale
             ahead = max(1, int(rate * LOOK_AHEAD_SECONDS))
-            choice = replace(choice, chunk_size=min(choice.chunk_size, ahead))
-        bulk = self._bulk(kind, by, asked.given, op, rate=rate, progress=asked.progress)
-        for chunk in choice.chunks(bulk.last_id):
+            selection = replace(selection, chunk_size=min(selection.chunk_size, ahead))
+        op = self._operation(kind, by, asked.given, interrupted, rate=rate, progress=asked.progress)
+        for chunk in selection.chunks(op.last_id):
             if asked.with_successors:
-                work = _with_successors(choice, chunk, also_done=asked.also_done)
+                work = _with_successors(selection, chunk, also_done=asked.also_done)
             else:
-                work = _alone(choice, chunk, by)
-            bulk.over(chunk.ids, work)
-        done = bulk.end()
-        if done.op_id is None or State.PROCESSING not in act.may:
+                work = _alone(selection, chunk, by)
+            op.over(chunk.ids, work)
+        done = op.end()
+        if done.op_id is None or State.PROCESSING not in action.may:
             return done
         return replace(done, requested=self._read(audit.running_before, done.op_id))
 
@@ -286,21 +286,21 @@ def read_options(
 # --- What a transaction does with the messages of a chunk.
 
 
-def _alone(choice: Choice, chunk: Chunk, by: Who) -> Work:
+def _alone(selection: Selection, chunk: Chunk, by: Who) -> Work:
     """Change each of them, whatever is behind it."""
 
     def work(op_id: int, part: list[int], conn: Connection) -> Step:
         left = [chunk.skips[i] for i in part if i in chunk.skips]
-        ids, gone = choice.lock(conn, [i for i in part if i not in chunk.skips])
+        ids, gone = selection.lock(conn, [i for i in part if i not in chunk.skips])
         late: dict[int, Skip] = {}
         if chunk.behind is not None and ids:
-            late = choice.overtaken(conn, ids, chunk.behind)
+            late = selection.overtaken(conn, ids, chunk.behind)
             ids = [i for i in ids if i not in late]
-        if choice.act.key_taken is not None and (taken := choice.free_keys(conn, ids)):
+        if selection.action.key_taken is not None and (taken := selection.free_keys(conn, ids)):
             late |= taken
             ids = [i for i in ids if i not in taken]
-        write = choice.act.change
-        recorded(conn, choice.tables, op_id, ids, lambda c, t, some: write(c, t, some, by))
+        write = selection.action.change
+        recorded(conn, selection.tables, op_id, ids, lambda c, t, some: write(c, t, some, by))
         return Step(len(part), len(ids), [*left, *gone, *late.values()])
 
     return work
@@ -337,37 +337,41 @@ class Tails:
     complete: bool = True
 
     @classmethod
-    def of(cls, choice: Choice, chunk: Chunk, *, also_done: bool, counts: bool = False) -> Tails:
+    def of(
+        cls, selection: Selection, chunk: Chunk, *, also_done: bool, counts: bool = False
+    ) -> Tails:
         """Those of a chunk. counts: count those that stay done. The done ones are in no index of
         ours: the walk is ended after ORDER_SECONDS, and raises TookTooLong if it has to be known
         which they are."""
-        found, t = cls(), choice.tables
+        found, t = cls(), selection.tables
         heads = [i for i in chunk.ids if i not in chunk.skips]
-        with choice.clock.reading(choice.engine) as conn:
+        with selection.clock.reading(selection.engine) as conn:
             for some in t.portions(heads):
-                choice.clock.check()
+                selection.clock.check()
                 found.first |= change.lowest(conn, t, some)
                 found.rows |= change.not_done_behind(conn, t, some)
-        named = State.DONE in choice.act.may
+        named = State.DONE in selection.action.may
         if also_done or named or counts:
             try:
-                found._add_done(choice, heads, also_done=also_done, named=named)
+                found._add_done(selection, heads, also_done=also_done, named=named)
             except TookTooLong as error:
-                if choice.clock.seconds is not None:
+                if selection.clock.seconds is not None:
                     raise
                 if also_done or named:
-                    raise TookTooLong(error.seconds, choice.done_by_object(heads)) from error
+                    raise TookTooLong(error.seconds, selection.done_by_object(heads)) from error
                 found.complete = False
         return found
 
-    def _add_done(self, choice: Choice, heads: list[int], *, also_done: bool, named: bool) -> None:
-        t, clock = choice.tables, choice.in_order_seconds
-        with clock.reading(choice.engine) as conn:
+    def _add_done(
+        self, selection: Selection, heads: list[int], *, also_done: bool, named: bool
+    ) -> None:
+        t, clock = selection.tables, selection.in_order_seconds
+        with clock.reading(selection.engine) as conn:
             for some in t.portions(heads):
                 clock.check()
                 lows = sorted({self.first[i] for i in some})
                 for low, rows in change.done_behind(conn, t, lows).items():
-                    again = rows if also_done else _named(conn, choice, rows) if named else []
+                    again = rows if also_done else _named(conn, selection, rows) if named else []
                     self.stay_done += len(rows) - len(again)
                     self.rows[low] = sorted([*self.rows.get(low, []), *again])
 
@@ -377,28 +381,30 @@ class Tails:
         return rows[bisect_right(rows, head, key=attrgetter("msg_id")) :]
 
 
-def _named(conn: Connection, choice: Choice, rows: list[SeenRow]) -> list[SeenRow]:
+def _named(conn: Connection, selection: Selection, rows: list[SeenRow]) -> list[SeenRow]:
     """Those of the done messages that are chosen themselves."""
-    if choice.ids is not None:
-        have = set(choice.ids)
+    if selection.ids is not None:
+        have = set(selection.ids)
         return [row for row in rows if row.msg_id in have]
-    assert choice.wanted is not None
+    assert selection.wanted is not None
     ids = [row.msg_id for row in rows]
-    have = set(change.matching(conn, choice.tables, ids, words=(State.DONE,), wanted=choice.wanted))
+    have = set(
+        change.matching(conn, selection.tables, ids, words=(State.DONE,), wanted=selection.wanted)
+    )
     return [row for row in rows if row.msg_id in have]
 
 
-def _would_with_successors(choice: Choice, *, also_done: bool) -> Counted:
+def _would_with_successors(selection: Selection, *, also_done: bool) -> DryRun:
     """What a rerun of the chosen messages with their successors would change now."""
-    t, found = choice.tables, Counted()
+    t, found = selection.tables, DryRun()
     ids: set[int] = set()
     done: set[int] = set()
-    for chunk in choice.chunks():
-        tails = Tails.of(choice, chunk, also_done=also_done, counts=True)
+    for chunk in selection.chunks():
+        tails = Tails.of(selection, chunk, also_done=also_done, counts=True)
         found.stay_done += tails.stay_done
         found.complete &= tails.complete
         heads = list(tails.first)
-        with choice.clock.reading(choice.engine) as conn:
+        with selection.clock.reading(selection.engine) as conn:
             running = _by_portions(t, heads, partial(change.runs_later, conn, t))
             states = _by_portions(t, heads, partial(change.states, conn, t))
             behind = {row.msg_id for rows in tails.rows.values() for row in rows}
@@ -430,20 +436,22 @@ def _by_portions(
     return found
 
 
-def _with_successors(choice: Choice, chunk: Chunk, *, also_done: bool) -> Work:
+def _with_successors(selection: Selection, chunk: Chunk, *, also_done: bool) -> Work:
     """Rerun each chosen message of a chunk with those behind it that are not done: those of one
     object in one transaction, because a worker that saw only a part would run the rest out of
     order.
 
     also_done: also the done ones behind it; else only done ones that are chosen themselves.
     """
-    tails = Tails.of(choice, chunk, also_done=also_done)
-    with_done = also_done or State.DONE in choice.act.may
+    tails = Tails.of(selection, chunk, also_done=also_done)
+    with_done = also_done or State.DONE in selection.action.may
 
     def work(op_id: int, part: list[int], conn: Connection) -> Step:
-        t = choice.tables
+        t = selection.tables
         before = audit.touched(conn, t, op_id, part)  # already rerun behind another one
-        heads, gone = choice.lock(conn, [i for i in part if i in tails.first and i not in before])
+        heads, gone = selection.lock(
+            conn, [i for i in part if i in tails.first and i not in before]
+        )
         behind = {head: [row.msg_id for row in tails.behind(head)] for head in heads}
         if len(part) > 1 and sum(map(len, behind.values())) > MOST_BEHIND:
             raise TooMany
@@ -452,7 +460,7 @@ def _with_successors(choice: Choice, chunk: Chunk, *, also_done: bool) -> Work:
         skips = [Skip(head, Why.RUNS_LATER, running[head]) for head in heads if head in running]
         chosen = [head for head in heads if head not in running]
         again = {i for head in chosen for i in (head, *behind[head]) if i in ended}
-        taken = _by_portions(t, sorted(again), partial(choice.free_keys, conn))
+        taken = _by_portions(t, sorted(again), partial(selection.free_keys, conn))
         ids: set[int] = set()
         for head in chosen:
             if head in ids:

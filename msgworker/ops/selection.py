@@ -97,36 +97,36 @@ class Options:
             said["object_id"] = call.object_of(t, said["object_id"])
         return replace(self, **(said if self.ids is None else said | {"ids": self.ids}))
 
-    def filter(self, act: Act) -> Filter | None:
-        """The filter; None with ids. Raises ConfigError if an act does not take that."""
-        one = call.word(self.status, act.statuses, act.refused)
+    def filter(self, action: Action) -> Filter | None:
+        """The filter; None with ids. Raises ConfigError if the action does not take that."""
+        one = call.word(self.status, action.statuses, action.refused)
         given = {name: value for name, value in self.given.items() if name in FILTERS}
         if self.ids is not None:
             if given:
                 raise ConfigError(f"give ids or a filter, not both: {', '.join(given)}")
             return None
-        if act.needs_filter and given.keys() <= {"up_to"}:
+        if action.needs_filter and given.keys() <= {"up_to"}:
             raise ConfigError(
-                f"{act.kind} needs ids or a filter: it does not {act.kind} all messages"
+                f"{action.kind} needs ids or a filter: it does not {action.kind} all messages"
             )
         given.pop("status", None)
-        words = act.chosen if one is None else (one,)
-        if given.get("acknowledged") is not None and one is None and State.DEAD in act.statuses:
+        words = action.chosen if one is None else (one,)
+        if given.get("acknowledged") is not None and one is None and State.DEAD in action.statuses:
             words = (State.DEAD,)
-        return call.filter_of(words, **given, given_up=act.chooses_given_up)
+        return call.filter_of(words, **given, given_up=action.chooses_given_up)
 
     @property
     def counts_first(self) -> bool:
         """Whether to count before; not when an operation is continued."""
         return self.dry_run or (self.expected_count is not None and self.operation is None)
 
-    def is_enough(self, counted: Counted) -> bool:
+    def is_enough(self, counted: DryRun) -> bool:
         """Whether to stop here: at the limit of a dry run, or if it are more than expected."""
         if self.dry_run:
             return self.count_limit is not None and counted.matched >= self.count_limit
         return self.expected_count is not None and counted.changed > self.expected_count
 
-    def check(self, kind: str, would: Counted) -> None:
+    def check(self, kind: str, would: DryRun) -> None:
         """Raise SelectionChanged if another number of messages would be changed; of a count that is
         not complete, if it is too high already. With successors all are counted, or none."""
         expected, found = self.expected_count, would.changed
@@ -136,7 +136,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Act:
+class Action:
     """A kind of write: what it may take, and what it writes.
 
     may: the states that it changes. statuses: those that a filter may name, refused: why it takes
@@ -180,8 +180,8 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """The messages of an act, page by page.
+class Selection:
+    """The messages of an action, page by page.
 
     ids: in order; None = by `wanted`. clock: the time of all reads of messages that are not locked;
     each raises TookTooLong when it is up.
@@ -189,7 +189,7 @@ class Choice:
 
     engine: sa.Engine
     tables: Tables
-    act: Act
+    action: Action
     ids: list[int] | None = None
     wanted: Filter | None = None
     chunk_size: int = field(default=CHUNK)
@@ -222,7 +222,7 @@ class Choice:
                 behind, late = self._late(conn, good, None)
                 taken = self._taken(conn, [i for i in good if i not in late])
         except TookTooLong as error:
-            ends = self.act.in_order and self.clock.seconds is None
+            ends = self.action.in_order and self.clock.seconds is None
             raise TookTooLong(error.seconds, self._by_object(part) if ends else None) from error
         more = start + len(part) < len(ids)
         return Chunk(part, skips | late | taken, behind, part[-1] if more else None)
@@ -286,7 +286,7 @@ class Choice:
     def _late(
         self, conn: Connection, ids: list[int], wanted: Filter | None
     ) -> tuple[Behind | None, dict[int, Skip]]:
-        if not self.act.in_order or not ids:
+        if not self.action.in_order or not ids:
             return None, {}
         # In this order: the second read sees messages that end between the two.
         behind = change.behind(conn, self.tables, ids)
@@ -295,7 +295,7 @@ class Choice:
         return behind, {i: Skip(i, Why.RAN_LATER, late[i]) for i in ids if i in late}
 
     def _taken(self, conn: Connection, ids: list[int]) -> dict[int, Skip]:
-        if self.act.key_taken != "skip":
+        if self.action.key_taken != "skip":
             return {}
         taken = change.taken(conn, self.tables, ids)
         return {i: Skip(i, Why.KEY_TAKEN, other) for i, other in taken.items()}
@@ -303,7 +303,7 @@ class Choice:
     def free_keys(self, conn: Connection, ids: list[int]) -> dict[int, Skip]:
         """Those of the locked messages whose key is taken, unless they continue without it: then
         it is removed from them."""
-        if self.act.key_taken == "without":
+        if self.action.key_taken == "without":
             change.free_keys(conn, self.tables, list(change.taken(conn, self.tables, ids)))
         return self._taken(conn, ids)
 
@@ -342,17 +342,17 @@ class Choice:
     def refusals(self, conn: Connection, ids: list[int]) -> dict[int, Skip]:
         """Those of the messages that may not be changed in their present state."""
         seen = change.states(conn, self.tables, ids)
-        given_up = set() if self.act.given_up else change.given_up(conn, self.tables, ids)
+        given_up = set() if self.action.given_up else change.given_up(conn, self.tables, ids)
         whys = {i: Why.GIVEN_UP if i in given_up else self._why(i, seen) for i in ids}
         refused = {i: Skip(i, why) for i, why in whys.items() if why is not None}
         return refused | self._unfit_among(conn, [i for i in ids if i not in refused])
 
     def _unfit_among(self, conn: Connection, ids: list[int]) -> dict[int, Skip]:
         found: dict[int, Skip] = {}
-        if self.act.unfit is not None:
+        if self.action.unfit is not None:
             for some in self.tables.portions(ids):
                 self.clock.check()
-                found |= self.act.unfit(conn, self.tables, some)
+                found |= self.action.unfit(conn, self.tables, some)
         return found
 
     def _why(self, msg_id: int, seen: Mapping[int, SeenRow]) -> Why | None:
@@ -360,12 +360,12 @@ class Choice:
             return Why.NOT_THERE
         row = seen[msg_id]
         word = word_of(row.status, row.tries, self.tables.spec.max_tries)
-        return None if word in self.act.may else self.act.why.get(word, Why.CHANGED)
+        return None if word in self.action.may else self.action.why.get(word, Why.CHANGED)
 
     def lock(self, conn: Connection, ids: list[int]) -> tuple[list[int], list[Skip]]:
         """Lock the messages that still match; and say why the others do not."""
-        locked = change.lock(conn, self.tables, ids, words=self.act.may, wanted=self.wanted)
-        if not self.act.given_up and locked:
+        locked = change.lock(conn, self.tables, ids, words=self.action.may, wanted=self.wanted)
+        if not self.action.given_up and locked:
             away = change.given_up(conn, self.tables, locked)
             locked = [i for i in locked if i not in away]
         unfit = self._unfit_among(conn, locked)
@@ -386,29 +386,8 @@ MOST_FACTOR = 8.0
 """A part has at most so many times the messages of the one before."""
 
 
-class CountPace:
-    """The size of the next part that is counted. If the clock says when it is enough, parts begin
-    small, and none is begun that would take much longer."""
-
-    def __init__(self, choice: Choice) -> None:
-        self._clock, self._most = choice.clock, choice.chunk_size
-        hurried = self._clock.enough is not None
-        self.size = min(FIRST_SIZE, self._most) if hurried else self._most
-        self._rest = self._clock.rest
-
-    def goes_on(self) -> bool:
-        """Whether there is time for a next part, after one."""
-        before, self._rest = self._rest, self._clock.rest
-        if before is None or self._rest is None:
-            return True
-        took = max(before - self._rest, 1e-4)
-        factor = min(MOST_FACTOR, self._rest / took / 2)
-        self.size = min(self._most, max(1, int(self.size * factor)))
-        return self._rest > 0 and self.size >= min(LEAST_SIZE, self._most)
-
-
 @dataclass(slots=True)
-class Counted:
+class DryRun:
     """What would be changed. first: ids of the first ones. matched: all that were read. done,
     running: how many of those to change are so, where such messages may be changed. holding: how
     many hold up an object or a job, where that stays so. complete:
@@ -429,22 +408,24 @@ class Counted:
         return self.matched - self.skips.count
 
     @classmethod
-    def of(cls, choice: Choice, how: Options) -> Counted:
-        """Count the messages of the choice, as long as its time lasts.
+    def of(cls, selection: Selection, how: Options) -> DryRun:
+        """Count the messages of the selection, as long as its time lasts.
 
         A dry run that is out of time returns what it has counted; else TookTooLong is raised.
         """
-        found, pace = cls(), CountPace(choice)
+        found, clock = cls(), selection.clock
         after: int | None = None
+        most = selection.chunk_size
+        next_size = most if clock.enough is None else min(FIRST_SIZE, most)
         try:
             while True:
-                size = pace.size
+                size, rest = next_size, clock.rest
                 if how.dry_run and how.count_limit is not None:
                     size = max(1, min(size, how.count_limit - found.matched))
-                chunk = choice.chunk(after, size)
+                chunk = selection.chunk(after, size)
                 after = chunk.next_after
                 if chunk.ids:
-                    found._add(choice, chunk)
+                    found._add(selection, chunk)
                     if how.progress is not None and not how.dry_run:
                         how.progress(
                             Progress(None, found.matched, 0, found.matched - found.changed)
@@ -452,29 +433,32 @@ class Counted:
                 if after is None:
                     break
                 if how.is_enough(found):
-                    found.complete = choice.ends_at(after)
+                    found.complete = selection.ends_at(after)
                     break
-                if how.dry_run and not pace.goes_on():
+                if not how.dry_run:
+                    continue
+                next_size = _next_size(selection, next_size, rest)
+                if not next_size:
                     found.complete = False
                     break
         except TookTooLong:
-            if not how.dry_run or choice.clock.seconds is None:
+            if not how.dry_run or clock.seconds is None:
                 raise
             found.complete = False
         return found
 
-    def _add(self, choice: Choice, chunk: Chunk) -> None:
+    def _add(self, selection: Selection, chunk: Chunk) -> None:
         """A chunk, wholly or, if the time ends, not at all."""
         chosen = [i for i in chunk.ids if i not in chunk.skips]
         done = running = holding = 0
-        act, t = choice.act, choice.tables
-        if {State.DONE, State.PROCESSING} & {*act.may}:
-            with choice.clock.reading(choice.engine) as conn:
+        action, t = selection.action, selection.tables
+        if {State.DONE, State.PROCESSING} & {*action.may}:
+            with selection.clock.reading(selection.engine) as conn:
                 seen = [row.status for row in change.states(conn, t, chosen).values()]
-            done = seen.count(Status.DONE) if State.DONE in act.may else 0
-            running = seen.count(Status.PROCESSING) if State.PROCESSING in act.may else 0
-        if act.leaves_held:
-            with choice.clock.reading(choice.engine) as conn:
+            done = seen.count(Status.DONE) if State.DONE in action.may else 0
+            running = seen.count(Status.PROCESSING) if State.PROCESSING in action.may else 0
+        if action.leaves_held:
+            with selection.clock.reading(selection.engine) as conn:
                 holding = len(jobs.held_up(conn, t, chosen))
         self.matched += len(chunk.ids)
         self.up_to = chunk.ids[-1]
@@ -484,3 +468,14 @@ class Counted:
         self.skips.add(chunk.skips.values())
         if len(self.first) < SAMPLE:
             self.first += chosen[: SAMPLE - len(self.first)]
+
+
+def _next_size(selection: Selection, size: int, before: float | None) -> int:
+    """How many messages to count next, after `size` of them, before which so much of the time was
+    left. If the clock says when it is enough, none are begun that would take much longer: 0."""
+    rest, most = selection.clock.rest, selection.chunk_size
+    if before is None or rest is None:
+        return size
+    took = max(before - rest, 1e-4)
+    wanted = min(most, max(1, int(size * min(MOST_FACTOR, rest / took / 2))))
+    return wanted if rest > 0 and wanted >= min(LEAST_SIZE, most) else 0

@@ -21,9 +21,9 @@ from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.message import State
 from msgworker.ops import call
 from msgworker.ops.call import Clock, How, OnProgress, Repaired, Skip, Skips, Why
-from msgworker.ops.operation import Bulk, Step, Writing, check_all
+from msgworker.ops.operation import RecordedOperation, Step, Writing, check_all
 from msgworker.ops.records import forget_jobs
-from msgworker.ops.selection import CHUNK, SAMPLE, Counted
+from msgworker.ops.selection import CHUNK, SAMPLE, DryRun
 from msgworker.store import audit, change, done, history, lease, limits, pauses, purge, recover
 from msgworker.store.audit import AuditEntry, Kind, Who
 from msgworker.store.bounded import LEAST, MOST, Found
@@ -61,7 +61,9 @@ def open_archive(engine: sa.Engine, t: Tables, name: str | None) -> Archive | No
         raise SchemaError(f"the archive table {name} cannot be used: {reason_of(error)}") from error
 
 
-def purge_all(bulk: Bulk, engine: sa.Engine, t: Tables, old: Old, into: Archive | None) -> None:
+def purge_all(
+    op: RecordedOperation, engine: sa.Engine, t: Tables, old: Old, into: Archive | None
+) -> None:
     """Purge all messages that are old enough, by msg_id, from the last step of the operation on."""
     with connecting(engine) as conn:
         beside = purge.beside(conn, t)
@@ -77,7 +79,7 @@ def purge_all(bulk: Bulk, engine: sa.Engine, t: Tables, old: Old, into: Archive 
     def page(conn: Connection, after: int | None) -> list[int]:
         return purge.chunk(conn, t, old, after=after, limit=CHUNK)
 
-    bulk.over_all(page, work, after=bulk.last_id, full=CHUNK)
+    op.over_all(page, work, after=op.last_id, full=CHUNK)
 
 
 def forget_history(engine: sa.Engine, t: Tables, keep_seconds: float) -> None:
@@ -196,7 +198,7 @@ def take_over(engine: sa.Engine, t: Tables, held: HeldMessages) -> str | None:
     return me
 
 
-def give_back(bulk: Bulk, t: Tables, held: HeldMessages, by: Who) -> bool:
+def give_back(op: RecordedOperation, t: Tables, held: HeldMessages, by: Who) -> bool:
     """Give back its rows, with a try counted for each, as after a crash. False if some are left
     because other transactions have locked them: it does not wait for locks, because a suspended
     process would block it, and with it recovery of the rows that are locked here."""
@@ -220,10 +222,10 @@ def give_back(bulk: Bulk, t: Tables, held: HeldMessages, by: Who) -> bool:
     for pause in AGAIN_AFTER_SECONDS:
         threading.Event().wait(pause)
         left.clear()
-        bulk.over_all(page, work)
+        op.over_all(page, work)
         if not left:
             return True
-    bulk.skip([Skip(i, Why.LOCKED) for i in sorted(left)])
+    op.skip([Skip(i, Why.LOCKED) for i in sorted(left)])
     return False
 
 
@@ -273,7 +275,7 @@ def _refuse_living(conn: Connection, t: Tables) -> None:
 
 
 def give_back_nobodys(
-    bulk: Bulk, engine: sa.Engine, t: Tables, before: datetime | None, by: Who
+    op: RecordedOperation, engine: sa.Engine, t: Tables, before: datetime | None, by: Who
 ) -> None:
     """Give back messages without an owner, with a try counted for each; skip locked ones."""
     text = _text(f"released by {by.actor}: it was at 1 without an owner", by)
@@ -299,7 +301,7 @@ def give_back_nobodys(
         skips = [Skip(i, Why.CHANGED if i in locked else Why.LOCKED) for i in part if i not in free]
         return Step(len(part), changed, skips)
 
-    bulk.over_all(page, work)
+    op.over_all(page, work)
 
 
 def end(engine: sa.Engine, t: Tables, held: HeldMessages, me: str | None, *, drop: bool) -> None:
@@ -341,21 +343,21 @@ class Upkeep(Writing):
         held = held_by(self._clock, self._engine, t, instance)
         refuse_living(held, force)
         if dry_run:
-            return self._told("release", Counted(held.ids, len(held.ids)))
+            return self._told("release", DryRun(held.ids, len(held.ids)))
         self._ready()
         if held.lease is None and not held.ids:
             return Repaired(kind="release")
         asked = {"instance": instance, "force": force, "lived": held.lives}
-        bulk = self._bulk("release", by, asked, progress=progress)
-        bulk.begin()  # it is in the audit before the lease is taken over
+        op = self._operation("release", by, asked, progress=progress)
+        op.begin()  # it is in the audit before the lease is taken over
         try:
             me = take_over(self._engine, t, held)
         except MsgworkerError:  # another process was faster: end the recorded operation
-            bulk.end()
+            op.end()
             raise
-        all_free = give_back(bulk, t, held, by)
+        all_free = give_back(op, t, held, by)
         end(self._engine, t, held, me, drop=all_free)
-        return bulk.end()
+        return op.end()
 
     def release_nobody(
         self,
@@ -388,15 +390,15 @@ class Upkeep(Writing):
         undated, left = [Skip(i, Why.UNDATED) for i in lost], Skips()
         left.add(undated)
         if dry_run:
-            return self._told("release", Counted(seen, len(seen) + left.count, skips=left))
+            return self._told("release", DryRun(seen, len(seen) + left.count, skips=left))
         self._ready()
         if not seen:
             return Repaired(kind="release", matched=left.count, **left.as_counts)
         asked = {"nobody": True, "before": None if before is None else before.isoformat()}
-        bulk = self._bulk("release", by, asked, progress=progress)
-        give_back_nobodys(bulk, self._engine, t, before, by)
-        bulk.skip(undated)
-        return bulk.end()
+        op = self._operation("release", by, asked, progress=progress)
+        give_back_nobodys(op, self._engine, t, before, by)
+        op.skip(undated)
+        return op.end()
 
     # ------------------------------------------------------------ purge
 
@@ -430,11 +432,11 @@ class Upkeep(Writing):
         asked: dict[str, Any] = {"dead": dead, "topic": topic, "archive_to": archive_to}
         if operation is not None:
             nothing = asked | {"older_than": older_than, "dead": dead or None}
-            op = self._resumed("purge", operation, nothing)
-            asked = {name: op.filter.get(name) for name in (*asked, "before")}
+            interrupted = self._resumed("purge", operation, nothing)
+            asked = {name: interrupted.filter.get(name) for name in (*asked, "before")}
             before = datetime.fromisoformat(str(asked["before"]))
         else:
-            op = None
+            interrupted = None
             before = self._before(call.age_of(older_than))
             asked["before"] = before.isoformat()
         old = Old(before, bool(asked["dead"]), asked["topic"])
@@ -443,18 +445,18 @@ class Upkeep(Writing):
         self._ready()
         into = open_archive(self._engine, t, asked["archive_to"])
         pace = call.rate_of(rate)
-        bulk = self._bulk("purge", by, asked, op, rate=pace, progress=progress)
-        bulk.begin()
-        purge_all(bulk, self._engine, t, old, into)
+        op = self._operation("purge", by, asked, interrupted, rate=pace, progress=progress)
+        op.begin()
+        purge_all(op, self._engine, t, old, into)
         forget_history(self._engine, self._tables, self._history_seconds or HISTORY_SECONDS)
         forget_jobs(self._engine, self._tables, before)
-        return bulk.end()
+        return op.end()
 
     def _would_purge(self, old: Old) -> Repaired:
         with self._reading() as (conn, t):
             count = purge.count(conn, t, old)
             first = purge.chunk(conn, t, old, after=None, limit=SAMPLE)
-        return self._told("purge", Counted(first, count))
+        return self._told("purge", DryRun(first, count))
 
     # ------------------------------------------------------------ pause
 

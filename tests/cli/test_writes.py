@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from msgworker import App
-from msgworker.ops.operation import Bulk
+from msgworker.ops.operation import RecordedOperation
 from tests.support.programs import AT, Cli, dead, sql
 from tests.support.rows import Table
 
@@ -158,14 +158,14 @@ def test_a_rerun_that_is_cut_short_says_how_to_go_on(
         "INSERT INTO msgworker_message (topic, object_id, status, error_try_times) "
         "SELECT 'settle', 'o' || i, -1, 3 FROM n",
     )
-    step = Bulk.step
+    step = RecordedOperation.step
 
-    def once(self: Bulk, last_id: Any, work: Any) -> Any:
+    def once(self: RecordedOperation, last_id: Any, work: Any) -> Any:
         if self.op.steps:
             raise KeyboardInterrupt
         return step(self, last_id, work)
 
-    monkeypatch.setattr(Bulk, "step", once)
+    monkeypatch.setattr(RecordedOperation, "step", once)
     # The first step is told of only after it is committed.
     done = crm("rerun", "--dead", "--yes", *AT)
     assert done.exit_code == 130
@@ -174,7 +174,7 @@ def test_a_rerun_that_is_cut_short_says_how_to_go_on(
     assert 0 < changed < 401
     assert f"{changed} changed so far" in done.stderr
     assert "rerun (unfinished)" in crm("audit", *AT).stdout
-    monkeypatch.setattr(Bulk, "step", step)
+    monkeypatch.setattr(RecordedOperation, "step", step)
     done = crm("rerun", "--operation", "1", *AT, "--json")
     assert json.loads(done.stdout)["rerun"] == 401
     assert set(states(folder)) == {0}

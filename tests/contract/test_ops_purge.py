@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from msgworker import App, ConfigError, MessageTable, SchemaError
 from msgworker.message import Status
 from msgworker.ops.call import Why
-from msgworker.ops.operation import Bulk
+from msgworker.ops.operation import RecordedOperation
 from msgworker.store import items, purge
 from msgworker.table import tables_for
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, Cut, cut_after, put
@@ -205,14 +205,14 @@ def test_an_interrupted_purge_goes_on(app, table):
 
 def test_a_rerun_saves_a_message_from_the_purge(app, table, monkeypatch):
     ids = put(app, ("a", DONE), ("b", DONE), finished_at=OLD)
-    step = Bulk.step
+    step = RecordedOperation.step
 
-    def late(self: Bulk, last_id: Any, work: Any) -> Any:
+    def late(self: RecordedOperation, last_id: Any, work: Any) -> Any:
         if self.op.kind == "purge" and self.op.steps == 0:
             assert app.ops.rerun([ids[0]], force=True) == 1
         return step(self, last_id, work)
 
-    monkeypatch.setattr(Bulk, "step", late)
+    monkeypatch.setattr(RecordedOperation, "step", late)
     done = app.ops.purge("30d", archive_to="old_m")
     assert (done.changed, done.skipped) == (1, 1)
     assert table.rows("msg_id", "status") == [(ids[0], 0)]

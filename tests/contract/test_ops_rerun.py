@@ -15,7 +15,7 @@ from msgworker import App, ConfigError, Message, MessageTable, Reject, RetryLate
 from msgworker.ops import operation
 from msgworker.ops import repairs as rerunning
 from msgworker.ops.call import Progress, Why
-from msgworker.ops.operation import Bulk
+from msgworker.ops.operation import RecordedOperation
 from msgworker.store import bounded, tries
 from msgworker.store.tries import Failure, Kind, fingerprint
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, Cut, audited, cut_after, many_dead, put
@@ -445,15 +445,15 @@ def test_two_reruns_at_once_change_each_message_once(app):
 
 def test_a_row_that_changed_meanwhile_is_left_alone(app, table, monkeypatch):
     many_dead(app, 20)
-    step = Bulk.step
+    step = RecordedOperation.step
 
-    def late(self: Bulk, last_id: Any, work: Any) -> Any:
+    def late(self: RecordedOperation, last_id: Any, work: Any) -> Any:
         table.edit(table.where(msg_id=7), status=RUNNING, claimed_by="x")
         table.edit(table.where(msg_id=8), last_error="another")
         table.edit(table.where(msg_id=9), status=NEW)
         return step(self, last_id, work)
 
-    monkeypatch.setattr(Bulk, "step", late)
+    monkeypatch.setattr(RecordedOperation, "step", late)
     done = app.ops.rerun(error="ValueError")
     assert (done.matched, done.changed, done.skipped) == (20, 17, 3)
     assert dict(done.why) == {Why.CHANGED: 1, Why.NEW: 1, Why.RUNNING: 1}

@@ -17,7 +17,7 @@ from msgworker.app import setup_of
 from msgworker.db import DATABASES
 from msgworker.errors import RuleChanged
 from msgworker.instance.instance import Instance
-from msgworker.ops.operation import Bulk, Step
+from msgworker.ops.operation import RecordedOperation, Step
 from msgworker.schema import rule
 from msgworker.schema.rule import Answer, Rule
 from msgworker.store import lease
@@ -214,10 +214,10 @@ def test_a_start_comes_between_two_steps_of_an_operation(no_share_locks, app, on
     t = one.setup.tables
     assert not t.database.share_locks
     by = Who("anna", None)
-    bulk = Bulk(app.engine, app.tables, "rerun", by, {}, rate=rate)
-    bulk.begin()
+    operation = RecordedOperation(app.engine, app.tables, "rerun", by, {}, rate=rate)
+    operation.begin()
     begun = time.monotonic()
-    bulk.pace.took(1, 0.03)
+    operation.pace.took(1, 0.03)
     assert time.monotonic() - begun >= 0.01 > 2 * rule.look_seconds(t)
     over = threading.Event()
 
@@ -227,15 +227,15 @@ def test_a_start_comes_between_two_steps_of_an_operation(no_share_locks, app, on
 
     def operate() -> None:
         while not over.is_set():
-            bulk.step(None, work)
+            operation.step(None, work)
 
     join = in_thread(operate)
     try:
         for _ in range(3):
-            until(lambda: bulk.op.steps > 2, "it is at work")
-            before = bulk.op.steps
+            until(lambda: operation.op.steps > 2, "it is at work")
+            before = operation.op.steps
             declared_dead(one)
-            assert bulk.op.steps - before < 8
+            assert operation.op.steps - before < 8
     finally:
         over.set()
         join()
