@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -107,9 +108,10 @@ def machine_line() -> str:
     parts = [
         f"{name} {version(name)}" for name in ("SQLAlchemy", "psycopg", "PyMySQL") if _has(name)
     ]
+    gil = getattr(sys, "_is_gil_enabled", lambda: True)()
     return (
         f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}, "
-        f"Python {platform.python_version()}, {', '.join(parts)}"
+        f"Python {platform.python_version()}{'' if gil else ' without the GIL'}, {', '.join(parts)}"
     )
 
 

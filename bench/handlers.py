@@ -15,6 +15,8 @@ Entry = tuple[str | None, int, int, int]
 
 EFFECTS = "bench_effect"
 COLUMNS = ("number", "customer", "cents")
+STEPS = 5_000
+"""Of a handler that computes: some 200 us."""
 TRANSACTIONAL = ("transactional", "effect", "effects")
 """Those that take part in a transaction; `effects` takes a batch."""
 
@@ -31,13 +33,21 @@ def create_effects(engine: sa.Engine) -> None:
 def make_handler(kind: str, log: list[Entry], sleep_seconds: float = 0.0) -> Callable[..., None]:
     """The handler of this name, writing into this log.
 
-    nothing; sleep (`sleep_seconds` long); transactional (an empty one); effect (one row for the
-    message, in its transaction); effects (a batch: one row for each message, in one statement).
+    nothing; compute (in Python); sleep (`sleep_seconds` long); transactional (an empty one); effect
+    (one row for the message, in its transaction); effects (a batch: one row for each message, in
+    one statement).
     """
     note, clock = log.append, time.monotonic_ns
 
     def nothing(msg: Message[Any]) -> None:
         started = clock()
+        note((msg.object_id, msg.msg_id, started, clock()))
+
+    def compute(msg: Message[Any]) -> None:
+        started = clock()
+        total = 0
+        for i in range(STEPS):
+            total += i
         note((msg.object_id, msg.msg_id, started, clock()))
 
     def sleep(msg: Message[Any]) -> None:
@@ -62,6 +72,7 @@ def make_handler(kind: str, log: list[Entry], sleep_seconds: float = 0.0) -> Cal
 
     handlers: dict[str, Callable[..., None]] = {
         "nothing": nothing,
+        "compute": compute,
         "sleep": sleep,
         "transactional": transactional,
         "effect": effect,

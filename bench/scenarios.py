@@ -194,9 +194,14 @@ def drains(scenario: str, scale: Scale) -> Iterator[Drain]:
     elif scenario == "B18":
         label = "1000 objects, each message of a job"
         yield Drain("B18", label, (Rows(n, 1000),), n, limit=None, job=True)
+    elif scenario == "B19":
+        for handler, count, many in (("nothing", n, (1, 2, 4, 8)), ("compute", n // 10, (1, 2))):
+            for threads in many:
+                rows, label = (Rows(count, 1000),), f"1000 objects, {handler}, threads={threads}"
+                yield Drain("B19", label, rows, count, 1, threads, handler, limit=None)
 
 
-DRAINS = ("B1", "B2", "B3", "B4", "B5", "B6", "B8", "B9", "B11", "B13", "B15", "B16", "B17", "B18")
+DRAINS = tuple(f"B{i}" for i in (1, 2, 3, 4, 5, 6, 8, 9, 11, 13, 15, 16, 17, 18, 19))
 
 
 def run_drain(place: Place, drain: Drain) -> Line:

@@ -19,12 +19,12 @@ from tests.plugin import Database
 @pytest.mark.long
 def test_a_tiny_run_reports_rates_and_counts_and_finds_no_fault(tmp_path):
     path = tmp_path / "report.json"
-    arguments = ["B1", "B2", "B18", "--database", "sqlite", "--messages", "500", "--quick"]
+    arguments = ["B1", "B2", "B18", "B19", "--database", "sqlite", "--messages", "500", "--quick"]
     assert main([*arguments, "--json", str(path)]) == 0
     report = json.loads(path.read_text())
     got = [(line["scenario"], line["processes"]) for line in report["lines"]]
-    assert got == [("B1", 1), ("B1", 2), ("B2", 1), ("B2", 2), ("B18", 1)]
-    assert "of one without a job, median of 1 pairs: rate" in str(report["lines"][-1]["notes"])
+    assert got == [("B1", 1), ("B1", 2), ("B2", 1), ("B2", 2), ("B18", 1), *[("B19", 1)] * 6]
+    assert "of one without a job, median of 1 pairs: rate" in str(report["lines"][4]["notes"])
     for line in report["lines"]:
         assert [line[name] for name in ("order_faults", "overlaps", "missing")] == [0, 0, 0]
         assert line["rates"][0] > 0
