@@ -707,10 +707,8 @@ class App(Declaring):
         some = topics is not None
         scope = self._scope(scope)
         worker = Worker(
-            lambda: self._setup(chosen, chosen=some, scope=scope, loop=loop),
+            lambda: self._setup(chosen, chosen=some, scope=scope, loop=loop, threads=threads),
             look=lambda: self._new_setup(self._known.now(), chosen, chosen=some),
-            threads=threads,
-            label=self.label,
         )
         with self._workers_lock:
             self._workers.add(worker)
@@ -838,6 +836,7 @@ class App(Declaring):
         chosen: bool = False,
         scope: Scope | None = None,
         loop: AbstractEventLoop | None = None,
+        threads: int = 1,
     ) -> Setup:
         tables = self._known.checked()
         if scope is not None and scope.role == "job_id":
@@ -850,7 +849,9 @@ class App(Declaring):
                 f"{self.table.name}: without it messages of msgworker look like foreign ones"
             )
         self._known.check_fit()
-        return self._new_setup(self._by_rule(), topics, chosen=chosen, scope=scope, loop=loop)
+        return self._new_setup(
+            *(self._by_rule(), topics), chosen=chosen, scope=scope, loop=loop, threads=threads
+        )
 
     def _new_setup(
         self,
@@ -860,6 +861,7 @@ class App(Declaring):
         chosen: bool = False,
         scope: Scope | None = None,
         loop: AbstractEventLoop | None = None,
+        threads: int = 1,
     ) -> Setup:
         from msgworker.events import Events
         from msgworker.instance.connections import FairLock
@@ -873,6 +875,8 @@ class App(Declaring):
             tables=tables,
             registry=self._registry,
             settings=self.settings,
+            threads=threads,
+            label=self.label,
             topics=topics,
             chosen=chosen,
             channel=self._channel if self.settings.notify and tables.database.notify else None,

@@ -325,9 +325,7 @@ def drain(
     # once.
     instance = Instance(
         setup if schedules else replace(setup, schedules=()),
-        1,
         drain=Drain(linger=0.0, retry_linger=0.0, overdue=0.0),
-        label=app.label,
         retry_level=logging.WARNING,  # so that a test that fails shows it
         # The outcome of a transactional handler is written inside the handler.
         before_settle=partial(dies.at, At.HANDLED),

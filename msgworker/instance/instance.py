@@ -19,13 +19,12 @@ from typing import NamedTuple
 
 from msgworker import events
 from msgworker.db import Trouble, reaching, reason_of, refusal, trouble
-from msgworker.instance.claiming.capacity import LaneLimit, LimitPoller
+from msgworker.instance.claiming.capacity import LaneLimit
 from msgworker.instance.claiming.claimer import Claimer
 from msgworker.instance.claiming.drain import Drain, DrainEnd
 from msgworker.instance.claiming.finder import Finder
 from msgworker.instance.claiming.loop import Fetcher, Listener
 from msgworker.instance.liveness.housekeeper import Housekeeper
-from msgworker.instance.liveness.identity import Identity, new_instance_id
 from msgworker.instance.liveness.jobs import JobCloser
 from msgworker.instance.liveness.lease import Heartbeat, OwnLease
 from msgworker.instance.liveness.schedules import Timer
@@ -79,11 +78,9 @@ class Instance:
     def __init__(
         self,
         setup: Setup,
-        threads: int,
         *,
         shared: Shared | None = None,
         drain: Drain | None = None,
-        label: str = "",
         stop_request: StopRequest | None = None,
         retry_level: int = logging.INFO,
         before_settle: Callable[[Lane], None] = lambda lane: None,
@@ -94,7 +91,7 @@ class Instance:
         for handlers in a stop that names none. stopped: called at the end of the stop. retry_level,
         before_settle: for tests, see EventLog and Caller."""
         self.setup = setup
-        self.shared = shared = shared or Shared(setup, Identity(new_instance_id(label)))
+        self.shared = shared = shared or Shared(setup)
         self.tally = Tally()
         self.tally.count(setup.events)
         every = setup.settings.log_every_failure or retry_level != logging.INFO
@@ -109,68 +106,41 @@ class Instance:
         self._grace, self._stopped = grace, stopped
         self._in_time = self._handlers_ended = True
         self.member = None if setup.scope is None else setup.scope.join(self._standing())
-        settings, link = setup.settings, shared.connector.new(tuned=True)
-        self.lane_limit = LaneLimit(threads, settings.lanes_limit)
+        self.lane_limit = LaneLimit(setup.threads, setup.settings.lanes_limit)
         housekeep_now = shared.housekeep_now.set
         self.lanes = LaneQueue(shared.identity, shared.in_flight, housekeep_now=housekeep_now)
         self.settler = Settler(setup, shared, lanes=self.lanes, on_progress=self._look_if_free)
         self.caller, self.batches = self._callers(before_settle)
         self.handlers = HandlerThreads(
             *(setup, shared, self.lanes),
-            count=threads,
             caller=self.caller,
             handle_batch=self.batches.handle_beside,
             queue=self.settler.queue,
             settle=partial(self.settler.flush, takes_one=True),
         )
-        self.limit_poller = LimitPoller(
-            threads=threads,
-            topics=setup.topics,
-            longest=settings.poll_seconds,
-            clock=setup.clock,
-        )
-        self.claimer = Claimer(
-            *(setup, shared, link),
-            lane_limit=self.lane_limit,
-            limit_poller=self.limit_poller,
-        )
-        self.finder = Finder(
-            *(setup, shared, link, self.member),
-            rejected_rows=self.claimer.rejected_rows,
-            limit_poller=self.limit_poller,
-            threads=threads,
-        )
-        lease = OwnLease(
-            *(setup, shared),
-            member=self.member,
-            refused=self.claimer.rejected_rows.reasons,
-            threads=threads,
-            label=label,
-        )
+        self.claimer = Claimer(setup, shared, self.lane_limit)
+        self.limit_poller = self.claimer.limit_poller
+        self.finder = Finder(setup, shared, self.member, self.claimer)
+        lease = OwnLease(setup, shared, self.member, self.claimer.rejected_rows.reasons)
         self.heartbeat = Heartbeat(setup, shared, lease)
         self.housekeeper = Housekeeper(
-            *(setup, shared, lease),
+            *(setup, shared),
             heartbeat=self.heartbeat,
             flagged=self.claimer.flagged,
             lanes=self.lanes,
             settler=self.settler,
         )
-        drain_end = DrainEnd(
-            *(setup, shared, drain),
-            finder=self.finder,
-            claimer=self.claimer,
-            limit_poller=self.limit_poller,
-            recovery=self.housekeeper.recovery,
-            jobs=JobCloser(setup, shared, link, ends=True),
-        )
         self.fetcher = Fetcher(
             *(setup, shared),
             finder=self.finder,
             claimer=self.claimer,
-            limit_poller=self.limit_poller,
-            drain_end=drain_end,
-            lane_limit=self.lane_limit,
-            threads=threads,
+            drain_end=DrainEnd(
+                *(setup, shared, drain),
+                finder=self.finder,
+                claimer=self.claimer,
+                recovery=self.housekeeper.recovery,
+                jobs=JobCloser(setup, shared, self.claimer.link, ends=True),
+            ),
             lanes=self.lanes,
             settler=self.settler,
         )

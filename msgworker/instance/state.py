@@ -158,7 +158,8 @@ class Setup:
     """What an App gives to one instance; it does not change while the instance runs.
 
     engine: for statements of ours only. lent: for transactions that run user code; None = `engine`
-    is for both. topics: None = all that have a handler. chosen: `topics` is a selection of those.
+    is for both. threads: how many handlers run at once. label: of its ids, for operators. topics:
+    None = all that have a handler. chosen: `topics` is a selection of those.
     turns: for a database with a single writer. channel: where producers notify. scope: which slices
     of the table it claims from; None = all. schedules: those that the App declares. pid: its
     process; a forked child is not part of it. clock: monotonic seconds, see clock.py. tracer: makes
@@ -169,6 +170,8 @@ class Setup:
     tables: Tables
     registry: Registry
     settings: Settings
+    threads: int = 1
+    label: str = ""
     lent: sa.Engine | None = None
     topics: frozenset[str] | None = None
     chosen: bool = False
@@ -297,7 +300,7 @@ class Shared:
         log: logging.LoggerAdapter[logging.Logger] | None = None,
         stop: Stop | None = None,
     ) -> None:
-        self.identity = mine = identity or Identity(new_instance_id())
+        self.identity = mine = identity or Identity(new_instance_id(setup.label))
         self.log = log or InstanceLog(mine)
         self.in_flight = InFlight()
         self.quiesce = Quiesce(setup.clock)

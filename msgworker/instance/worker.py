@@ -47,15 +47,11 @@ class Worker(Working):
         make_setup: Callable[[], Setup],
         *,
         look: Callable[[], Setup],
-        threads: int,
-        label: str = "",
     ) -> None:
         # For the package and the tests of it; no part of the public contract.
         self.make_setup = make_setup
         self.instance: Instance | None = None
         self._look = look  # as `make_setup`, but changes nothing
-        self._threads = threads
-        self._label = label
         self._lock = ProcessLock()  # a signal handler may interrupt a start
         self._stop_request = StopRequest()
         self.error: MsgworkerError | None = None
@@ -122,9 +118,7 @@ class Worker(Working):
         for attempt in range(1, START_TRIES + 1):
             instance = Instance(
                 self.make_setup(),
-                self._threads,
                 drain=drain,
-                label=self._label,
                 stop_request=self._stop_request,
                 grace=grace,
                 stopped=self._stopped,

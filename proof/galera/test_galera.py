@@ -111,7 +111,7 @@ def before_commit_of(app: App, act: Callable[[], Any], lost: list[BaseException]
 @contextmanager
 def instances(apps: list[App]) -> Iterator[tuple[Instance, Instance]]:
     """One on each of two nodes; nothing of them is started."""
-    first, second = (Instance(setup_of(app), 1) for app in apps[:2])
+    first, second = (Instance(setup_of(app)) for app in apps[:2])
     yield first, second
     for instance in (first, second):
         instance.settler.close()

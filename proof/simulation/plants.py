@@ -560,7 +560,7 @@ def counted_before() -> AbstractContextManager[None]:
             with self.link.transaction() as conn:
                 rows, _ = claim.flag_apart(conn, tables, some, me=me)
                 limits.take(conn, tables, topic, free, len(rows))
-        self._limit_poller.tried(topic, free, len(rows))
+        self.limit_poller.tried(topic, free, len(rows))
         return rows, some
 
     return replaced(Claimer, "_flag_once", counted)

@@ -161,6 +161,8 @@ class Process:
                 lanes_limit=LANES,
                 backoff_seconds=rng.choice((0.0, 0.5, 3.0)),
             ),
+            threads=THREADS,
+            label=label,
             clock=stage.monotonic,
             schedules=schedules,
         )
@@ -169,7 +171,7 @@ class Process:
         self.setup.events.on(Started, self._started)
         self.setup.events.on(LeaseLost, self._lease_lost)
         self.setup.events.on(InstanceStopped, self._stopped)
-        self.instance = Instance(self.setup, THREADS, shared=self.shared, label=label, drain=drain)
+        self.instance = Instance(self.setup, shared=self.shared, drain=drain)
         if ahead:
             self.instance.fetcher.kept_look = Stale()
         stage.begin(f"{label}.main", self, self._main)

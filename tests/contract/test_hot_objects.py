@@ -190,7 +190,7 @@ def test_lanes_with_long_runs_leave_less_to_others(make_app):
     app = make_app(run_limit=10, lanes_limit=4)
     app.create_schema()
     app.add_handler("t", lambda msg: None)
-    one = Instance(setup_of(app), 1)
+    one = Instance(setup_of(app))
     register(one)
     one.lanes.took(0.0)
     try:

@@ -1008,7 +1008,7 @@ def closer(app, monkeypatch):
         closing, "trouble", lambda e: Trouble.REFUSED if isinstance(e, Refused) else real(e)
     )
     app.add_handler("t", lambda msg: None)
-    instance = Instance(setup_of(app), 1)
+    instance = Instance(setup_of(app))
     yield instance.housekeeper.jobs
     instance.housekeeper.close()
 

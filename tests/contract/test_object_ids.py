@@ -146,7 +146,7 @@ def test_nothing_is_claimed_beside_a_lane_of_the_same_object(made, name, kind, i
     app, database = made(name, kind)
     put(database, ids[0], ids[1], "zz" if kind != "STRING" else "77")
     app.add_handler(None, lambda msg: None)
-    one = Instance(setup_of(app), 1)
+    one = Instance(setup_of(app))
     try:
         register(one)
         look = one.finder.look(1, 0)

@@ -280,7 +280,7 @@ def test_an_instance_that_may_not_see_jobs_works_on(app, monkeypatch, caplog):
         raise KeyError("permission denied")
 
     monkeypatch.setattr(pauses, "jobs", refused)
-    instance = InstanceOf(setup_of(app), 1)
+    instance = InstanceOf(setup_of(app))
     for _ in range(2):
         instance.housekeeper.requests.read()
     assert instance.shared.controls.paused == frozenset()

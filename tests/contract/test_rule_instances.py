@@ -93,7 +93,7 @@ def test_a_change_that_is_cut_off_has_changed_nothing(crm):
 
 
 def instance(app: App) -> Instance:
-    return Instance(setup_of(app), 1)
+    return Instance(setup_of(app))
 
 
 @pytest.fixture
@@ -295,7 +295,7 @@ def test_changes_and_starts_at_once_leave_one_rule_for_all(crm):
 
 def test_an_instance_that_has_left_for_the_rule_does_not_beat_without_a_pause(crm):
     app = crm.app()
-    instance = Instance(setup_of(app), 1)
+    instance = Instance(setup_of(app))
     try:
         instance.shared.stop.stopped_for = RuleChanged("t", "old", "new")
         assert beat(instance) == 0

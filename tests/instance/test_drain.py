@@ -46,7 +46,7 @@ class Ending(DrainEnd):
         self.ending: list[Lease] = []
         self.due = 0
         self.in_flight = InFlight()
-        self.flagged, self.link = cast(Any, self), None
+        self.flagged, self.limit_poller, self.link = self, self, None
         super().__init__(
             cast(Any, SimpleNamespace(clock=clock, settings=settings)),
             cast(
@@ -54,9 +54,7 @@ class Ending(DrainEnd):
                 SimpleNamespace(in_flight=self.in_flight, housekeep_now=SimpleNamespace(set=int)),
             ),
             drain,
-            **dict.fromkeys(
-                ("finder", "claimer", "limit_poller", "recovery", "jobs"), cast(Any, self)
-            ),
+            **dict.fromkeys(("finder", "claimer", "recovery", "jobs"), cast(Any, self)),
         )
 
     def go_round(self) -> None:

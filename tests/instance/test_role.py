@@ -108,7 +108,7 @@ def test_a_round_that_asks_nothing_does_not_end_an_outage(app, monkeypatch, capl
     """The fetcher has lost its connection; then it has no room, and asks nothing."""
     caplog.set_level(logging.DEBUG)
     app.add_handler("t", lambda msg: None)
-    one = Instance(setup_of(app), 1)
+    one = Instance(setup_of(app))
     fetcher = one.fetcher
     try:
         register(one)
@@ -140,7 +140,7 @@ def test_an_instance_waits_for_memory_and_leaves_for_what_waiting_cannot_mend(
         raise error("of ours")
 
     app.add_handler("t", lambda msg: None)
-    one = Instance(setup_of(app), 1)
+    one = Instance(setup_of(app))
     monkeypatch.setattr(one.fetcher, "run_once", fails)
     for _ in range(20):
         one.fetcher.round_once()

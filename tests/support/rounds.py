@@ -17,7 +17,7 @@ from msgworker.instance.liveness.identity import Identity
 @contextmanager
 def by_hand(app: App, threads: int = 1) -> Iterator[Instance]:
     """One that holds its lease; no thread of it runs."""
-    made = Instance(setup_of(app), threads)
+    made = Instance(replace(setup_of(app), threads=threads))
     register(made)
     made.lanes.took(0.0)  # more is claimed at once than there are threads
     try:

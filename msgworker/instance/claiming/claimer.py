@@ -254,25 +254,28 @@ _TOPIC = itemgetter(Row._fields.index("topic"))
 class Claimer:
     """Flags candidates and makes lanes of them. Used by the fetcher's thread only.
 
-    flagged: the rows flagged by us, of which those without a lane are released.
+    flagged: the rows flagged by us, of which those without a lane are released. link: of the
+    fetcher's thread.
     """
 
     def __init__(
         self,
         setup: Setup,
         shared: Shared,
-        link: Connections,
-        *,
         lane_limit: LaneLimit,
-        limit_poller: LimitPoller,
     ) -> None:
         self._setup = setup
         self._shared = shared
-        self.link = link
-        self._lane_limit = lane_limit
+        self.link = shared.connector.new(tuned=True)
+        self.lane_limit = lane_limit
+        self.limit_poller = LimitPoller(
+            threads=setup.threads,
+            topics=setup.topics,
+            longest=setup.settings.poll_seconds,
+            clock=setup.clock,
+        )
         run, lanes = setup.settings.run_limit, setup.settings.lanes_limit
         self._runs = RunLength(run, lanes, lambda: setup.registry.most)
-        self._limit_poller = limit_poller
         self.rejected_rows = RejectedRows(setup.clock)
         self.flagged = FlaggedRows(setup, shared)
         self._secrets = secrets_of(setup.engine.url)
@@ -431,7 +434,7 @@ class Claimer:
             if limit is not None and free is not None and rows:
                 limits.take(conn, tables, limit, free, len(rows))
         if limit is not None:
-            self._limit_poller.tried(limit, free, len(rows))
+            self.limit_poller.tried(limit, free, len(rows))
         if apart:
             self._record_tried(candidates, refused, kept)
         return rows, candidates
@@ -471,7 +474,7 @@ class Claimer:
         held = self._shared.in_flight.lanes.copy()  # includes `lanes`
         self._runs.learn(held)
         ahead = sum(len(lane.rows) - lane.place - 1 for lane in held)
-        to_come = max(0, self._lane_limit.lanes - len(held))
+        to_come = max(0, self.lane_limit.lanes - len(held))
         run = self._runs.limit(len(lanes) + to_come, ahead)
         if run < 1 or (self._runs_pay < 0 and self._runs_pay % LOOK_FOR_RUNS):
             queue(lanes)

@@ -10,7 +10,6 @@ from datetime import datetime
 
 from msgworker.db import Trouble, reason_of, trouble
 from msgworker.errors import SchemaError
-from msgworker.instance.claiming.capacity import LimitPoller
 from msgworker.instance.claiming.claimer import Claimer
 from msgworker.instance.claiming.finder import Finder
 from msgworker.instance.claiming.heads import Look
@@ -58,14 +57,13 @@ class DrainEnd:
         *,
         finder: Finder,
         claimer: Claimer,
-        limit_poller: LimitPoller,
         recovery: Recovery,
         jobs: JobCloser,
     ) -> None:
         self._setup, self._shared = setup, shared
         self._drain, self.drains = drain, drain is not None
         self._finder, self._claimer = finder, claimer
-        self._limit_poller, self._recovery = limit_poller, recovery
+        self._limit_poller, self._recovery = claimer.limit_poller, recovery
         self._jobs = jobs
         self._empty_looks = 0
         self._looked_afresh = False

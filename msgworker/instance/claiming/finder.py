@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from math import inf
 from typing import Any
 
-from msgworker.instance.claiming.capacity import Contention, LimitPoller
-from msgworker.instance.claiming.claimer import RejectedRows
+from msgworker.instance.claiming.capacity import Contention
+from msgworker.instance.claiming.claimer import Claimer
 from msgworker.instance.claiming.heads import Look, Search
 from msgworker.instance.claiming.passes import AgeSearch, SliceSearch
 from msgworker.instance.claiming.search import TableSearch
@@ -95,21 +95,16 @@ class Finder:
         self,
         setup: Setup,
         shared: Shared,
-        link: Connections,
         member: ScopeMember | None,
-        *,
-        rejected_rows: RejectedRows,
-        limit_poller: LimitPoller,
-        threads: int,
+        claimer: Claimer,
     ) -> None:
         self._setup = setup
         self._shared = shared
-        self._link = link
+        self._link = claimer.link
         self._member = member
-        self._rejected_rows = rejected_rows
-        self._limit_poller = limit_poller
+        self._rejected_rows = claimer.rejected_rows
+        self._limit_poller = claimer.limit_poller
         self.contention = Contention(setup.settings.heartbeat_seconds, setup.clock)
-        self._threads = threads
         of_a_job = setup.scope is not None and setup.scope.role not in SLICES
         by_age = of_a_job or setup.tables.database.slices_by_age
         sliced = AgeSearch if by_age else SliceSearch
@@ -117,7 +112,7 @@ class Finder:
         self.search: Search = self._kind(setup.tables, setup.topics, shared.in_flight.blocked)
         self._limited: dict[str, Search] = {}  # by topic; `search` leaves these topics out
         self.unhandled = UnhandledTopics(
-            setup.tables, setup.registry.topics, link, shared.log, clock=setup.clock
+            setup.tables, setup.registry.topics, self._link, shared.log, clock=setup.clock
         )
         self.where: Slice | None = None
         self.places: dict[int, Any] = {}
@@ -187,7 +182,7 @@ class Finder:
         shared, controls = self._shared, self._shared.controls
         self.search.use(asking_jobs(self._setup.tables, controls.paused))
         self.search.paused = controls.apart
-        self.search.busy = len(shared.in_flight.lanes) >= self._threads
+        self.search.busy = len(shared.in_flight.lanes) >= self._setup.threads
         if self.search.but != controls.limits.keys():
             self.search.but = frozenset(controls.limits)
             self.search.forget()

@@ -14,7 +14,6 @@ from sqlalchemy import Connection
 from msgworker.counted import plural
 from msgworker.db import of, shares_sessions
 from msgworker.events import Looked
-from msgworker.instance.claiming.capacity import LaneLimit, LimitPoller
 from msgworker.instance.claiming.claimer import Claimer
 from msgworker.instance.claiming.drain import DrainEnd
 from msgworker.instance.claiming.finder import Finder
@@ -220,12 +219,9 @@ class Fetcher(Role):
         *,
         finder: Finder,
         claimer: Claimer,
-        limit_poller: LimitPoller,
         drain_end: DrainEnd,
-        lane_limit: LaneLimit,
         lanes: LaneQueue,
         settler: Settler,
-        threads: int,
     ) -> None:
         wake, stop_for = shared.look_now, shared.stop.stop_for
         super().__init__("fetcher", shared.log, shared.away, wake, stop_for)
@@ -236,14 +232,12 @@ class Fetcher(Role):
         self._asked_at = -NEW_ID_ASK_SECONDS  # when it last woke the housekeeper for a new id
         self._finder = finder
         self._claimer = claimer
-        self._limit_poller = limit_poller
+        self._limit_poller, self._lane_limit = claimer.limit_poller, claimer.lane_limit
         self._last_try: Candidate | None = None  # a message in quarantine, of a limited topic
         self.drain_end = drain_end
         seconds, clock = setup.settings.poll_seconds, setup.clock
         self.pace = PollPace(seconds, drains=drain_end.drains, clock=clock)
-        self._threads = threads
-        self.kept_look = LookAhead(threads=threads, clock=clock)
-        self._lane_limit = lane_limit
+        self.kept_look = LookAhead(threads=setup.threads, clock=clock)
         self._lanes = lanes
         self._settler = settler
         self.link = claimer.link
@@ -403,7 +397,7 @@ class Fetcher(Role):
             if look.candidates:
                 won += self.claim(look.candidates, me, limited=True)
             else:
-                busy = len(self._in_flight.lanes) >= self._threads
+                busy = len(self._in_flight.lanes) >= self._setup.threads
                 self._limit_poller.looked(topic, look, busy=busy)
         return won
 

@@ -14,7 +14,7 @@ from msgworker.errors import DatabaseUnavailable, RuleChanged
 from msgworker.instance.claiming.claimer import FlaggedRows
 from msgworker.instance.connections import Connections
 from msgworker.instance.liveness.jobs import JobCloser
-from msgworker.instance.liveness.lease import Heartbeat, OwnLease
+from msgworker.instance.liveness.lease import Heartbeat
 from msgworker.instance.liveness.recovery import Recovery
 from msgworker.instance.liveness.requests import OperatorRequests
 from msgworker.instance.observers import MinuteStats, Spans
@@ -140,7 +140,6 @@ class Housekeeper(Role):
         self,
         setup: Setup,
         shared: Shared,
-        lease: OwnLease,
         *,
         heartbeat: Heartbeat,
         flagged: FlaggedRows,
@@ -152,7 +151,7 @@ class Housekeeper(Role):
         super().__init__("housekeeper", shared.log, aside, wake, stop_for)
         self._setup = setup
         self._shared = shared
-        self._lease = lease
+        self._lease = heartbeat.lease
         self._heartbeat = heartbeat
         self._flagged = flagged
         self._lanes = lanes

@@ -39,30 +39,24 @@ class OwnLease:
     """The statements about our lease. The heartbeat and the housekeeper call them, each on its own
     connection. None of them reads or writes a message.
 
-    refused: returns the errors of messages that the database does not let us flag. threads: how
-    many handlers run at once. label: of the instance. All three are for operators.
+    refused: returns the errors of messages that the database does not let us flag, for operators.
     """
 
     def __init__(
         self,
         setup: Setup,
         shared: Shared,
-        *,
         member: ScopeMember | None,
         refused: Callable[[], Mapping[int, str]],
-        threads: int,
-        label: str,
     ) -> None:
         self._setup = setup
         self._shared = shared
         self._member = member
         self._refused = refused
-        self._threads = threads
-        self._label = label
 
     def new_id(self) -> str:
         """An id of this instance that was not used before."""
-        return new_instance_id(self._label)
+        return new_instance_id(self._setup.label)
 
     def register(self, link: Connections, name: str, patience: float = 0.0) -> float:
         """Take the lease on an id; returns until when it may be trusted.
@@ -108,7 +102,7 @@ class OwnLease:
             t,
             name,
             ttl=setup.settings.lease_seconds,
-            label=self._label,
+            label=setup.label,
             topics=setup.topics,
             refused=self._refused(),
             scope=None if self._member is None else self._member.info(),
@@ -192,7 +186,7 @@ class OwnLease:
         return {
             "host": socket.gethostname(),
             "pid": os.getpid(),
-            "threads": self._threads,
+            "threads": self._setup.threads,
             "version": __version__,
         }
 
@@ -233,7 +227,7 @@ class Heartbeat(Role):
         )
         self._setup = setup
         self._shared = shared
-        self._lease = lease
+        self.lease = lease
         self.link = shared.connector.new(urgent=True)
         self.to_emit: deque[Event] = deque()
         self.standstills: deque[str] = deque()  # for the housekeeper to log
@@ -244,7 +238,7 @@ class Heartbeat(Role):
         """Take the lease on our own id: before the first claim."""
         identity, self._begun = self._shared.identity, time.monotonic()
         patience = self._setup.settings.lease_seconds
-        trusted_until = self._lease.register(self.link, identity.id, patience)
+        trusted_until = self.lease.register(self.link, identity.id, patience)
         identity.registered(trusted_until, self._begun)
 
     def run_once(self) -> int:
@@ -300,7 +294,7 @@ class Heartbeat(Role):
         identity, tenure = self._shared.identity, self._shared.identity.tenure
         now, ttl = clock(), self._setup.settings.lease_seconds
         late = now >= tenure.trusted_until
-        if tenure.lost or not self._lease.renew(self.link, tenure.id, trusted=not late):
+        if tenure.lost or not self.lease.renew(self.link, tenure.id, trusted=not late):
             if identity.lost(tenure.id):
                 self.re_register()
             return
@@ -321,9 +315,9 @@ class Heartbeat(Role):
         housekeeper checks those that have not started.
         """
         setup, shared = self._setup, self._shared
-        old, new, begun = shared.identity.id, self._lease.new_id(), time.monotonic()
+        old, new, begun = shared.identity.id, self.lease.new_id(), time.monotonic()
         patience = setup.settings.lease_seconds
-        trusted_until = self._lease.register(self.link, new, patience)
+        trusted_until = self.lease.register(self.link, new, patience)
         held = 0
         if setup.tables.has("claimed_by"):
             adopted = shared.continue_as(old, new, trusted_until, begun)
@@ -333,4 +327,4 @@ class Heartbeat(Role):
         self.to_emit.append(LeaseLost(old, shared.identity.id, held))
         self._shared.housekeep_now.set()
         if not adopted:  # the housekeeper has taken a new id meanwhile, as it was to
-            self._lease.drop(self.link, new)
+            self.lease.drop(self.link, new)

@@ -36,18 +36,8 @@ class Lane:
     """
 
     __slots__ = (
-        *(
-            "alone",
-            "continues",
-            "finished_at",
-            "head",
-            "owner",
-            "slice_value",
-            "place",
-            "ran_seconds",
-            "result",
-        ),
-        *("row", "rows", "started_at", "verdict", "width"),
+        *("alone", "continues", "finished_at", "head", "owner", "place", "ran_seconds", "result"),
+        *("row", "rows", "slice_value", "started_at", "verdict", "width"),
     )
 
     def __init__(self, owner: str, rows: Iterable[Bare]) -> None:

@@ -217,7 +217,6 @@ class HandlerThreads:
         shared: Shared,
         lanes: LaneQueue,
         *,
-        count: int,
         caller: Caller,
         handle_batch: Callable[[Lane], list[Lane] | None],
         queue: Callable[[Lane, bool], bool],
@@ -233,7 +232,7 @@ class HandlerThreads:
         self._long = setup.settings.heartbeat_seconds
         self._threads = [
             threading.Thread(target=self._work, name=f"msgworker-handler-{i}", daemon=True)
-            for i in range(count)
+            for i in range(setup.threads)
         ]
         self._gate = threading.Lock()
         self._working = 0
