@@ -88,7 +88,7 @@ def test_the_statements_of_an_instance_are_in_step(name):
 
 
 BOUNDS_ALONE = {
-    *("newest", "counts", "find", "page", "overview", "chunk", "behind"),
+    *("newest", "counts", "find", "page", "overview", "ids_of_filter", "behind"),
     *(
         "flag",
         "flag_apart",

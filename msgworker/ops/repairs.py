@@ -18,7 +18,7 @@ from msgworker.message import DISCARDED, State, Status
 from msgworker.ops import call
 from msgworker.ops.call import Filters, How, OnProgress, Repaired, Skip, Why
 from msgworker.ops.operation import Step, TooMany, Work, Writing, check_all
-from msgworker.ops.selection import WHY, Action, Chunk, DryRun, Options, Selection
+from msgworker.ops.selection import WHY, Action, DryRun, Options, Page, Selection
 from msgworker.store import audit, cancels, change, edits
 from msgworker.store.audit import Who
 from msgworker.store.change import SeenRow
@@ -261,14 +261,14 @@ class Repairs(Writing):
         selection = replace(selection, tables=self._tables)  # with what was created since
         if rate is not None:  # pages that are read ahead must not become stale
             ahead = max(1, int(rate * LOOK_AHEAD_SECONDS))
-            selection = replace(selection, chunk_size=min(selection.chunk_size, ahead))
+            selection = replace(selection, page_size=min(selection.page_size, ahead))
         op = self._operation(kind, by, asked.given, interrupted, rate=rate, progress=asked.progress)
-        for chunk in selection.chunks(op.last_id):
+        for page in selection.pages(op.last_id):
             if asked.with_successors:
-                work = _with_successors(selection, chunk, also_done=asked.also_done)
+                work = _with_successors(selection, page, also_done=asked.also_done)
             else:
-                work = _alone(selection, chunk, by)
-            op.over(chunk.ids, work)
+                work = _alone(selection, page, by)
+            op.over(page.ids, work)
         done = op.end()
         if done.op_id is None or State.PROCESSING not in action.may:
             return done
@@ -283,18 +283,18 @@ def read_options(
     return Options(ids=call.ids_of(ids), **call.options_of(name, options, WriteOptions), **order)
 
 
-# --- What a transaction does with the messages of a chunk.
+# --- What a transaction does with the messages of a page.
 
 
-def _alone(selection: Selection, chunk: Chunk, by: Who) -> Work:
+def _alone(selection: Selection, page: Page, by: Who) -> Work:
     """Change each of them, whatever is behind it."""
 
     def work(op_id: int, part: list[int], conn: Connection) -> Step:
-        left = [chunk.skips[i] for i in part if i in chunk.skips]
-        ids, gone = selection.lock(conn, [i for i in part if i not in chunk.skips])
+        left = [page.skips[i] for i in part if i in page.skips]
+        ids, gone = selection.lock(conn, [i for i in part if i not in page.skips])
         late: dict[int, Skip] = {}
-        if chunk.behind is not None and ids:
-            late = selection.overtaken(conn, ids, chunk.behind)
+        if page.behind is not None and ids:
+            late = selection.overtaken(conn, ids, page.behind)
             ids = [i for i in ids if i not in late]
         if selection.action.key_taken is not None and (taken := selection.free_keys(conn, ids)):
             late |= taken
@@ -338,13 +338,13 @@ class Tails:
 
     @classmethod
     def of(
-        cls, selection: Selection, chunk: Chunk, *, also_done: bool, counts: bool = False
+        cls, selection: Selection, page: Page, *, also_done: bool, counts: bool = False
     ) -> Tails:
-        """Those of a chunk. counts: count those that stay done. The done ones are in no index of
+        """Those of a page. counts: count those that stay done. The done ones are in no index of
         ours: the walk is ended after ORDER_SECONDS, and raises TookTooLong if it has to be known
         which they are."""
         found, t = cls(), selection.tables
-        heads = [i for i in chunk.ids if i not in chunk.skips]
+        heads = [i for i in page.ids if i not in page.skips]
         with selection.clock.reading(selection.engine) as conn:
             for some in t.portions(heads):
                 selection.clock.check()
@@ -399,8 +399,8 @@ def _would_with_successors(selection: Selection, *, also_done: bool) -> DryRun:
     t, found = selection.tables, DryRun()
     ids: set[int] = set()
     done: set[int] = set()
-    for chunk in selection.chunks():
-        tails = Tails.of(selection, chunk, also_done=also_done, counts=True)
+    for page in selection.pages():
+        tails = Tails.of(selection, page, also_done=also_done, counts=True)
         found.stay_done += tails.stay_done
         found.complete &= tails.complete
         heads = list(tails.first)
@@ -421,7 +421,7 @@ def _would_with_successors(selection: Selection, *, also_done: bool) -> DryRun:
             over = [row for row in rows if row.status in (Status.FAILED, Status.DONE)]
             ids.update(row.msg_id for row in over)
             done.update(row.msg_id for row in over if row.status == Status.DONE)
-        found.skips.add(skip for i, skip in chunk.skips.items() if i not in ids)
+        found.skips.add(skip for i, skip in page.skips.items() if i not in ids)
     found.first, found.done = sorted(ids), len(done)
     found.matched = len(ids) + found.skips.count
     return found
@@ -436,14 +436,14 @@ def _by_portions(
     return found
 
 
-def _with_successors(selection: Selection, chunk: Chunk, *, also_done: bool) -> Work:
-    """Rerun each chosen message of a chunk with those behind it that are not done: those of one
+def _with_successors(selection: Selection, page: Page, *, also_done: bool) -> Work:
+    """Rerun each chosen message of a page with those behind it that are not done: those of one
     object in one transaction, because a worker that saw only a part would run the rest out of
     order.
 
     also_done: also the done ones behind it; else only done ones that are chosen themselves.
     """
-    tails = Tails.of(selection, chunk, also_done=also_done)
+    tails = Tails.of(selection, page, also_done=also_done)
     with_done = also_done or State.DONE in selection.action.may
 
     def work(op_id: int, part: list[int], conn: Connection) -> Step:
@@ -472,7 +472,7 @@ def _with_successors(selection: Selection, chunk: Chunk, *, also_done: bool) -> 
                 ids |= own
         recorded(conn, t, op_id, sorted(ids), partial(change.rerun, done_too=True))
         known = ids | before
-        skips += [chunk.skips[i] for i in part if i in chunk.skips and i not in known]
+        skips += [page.skips[i] for i in part if i in page.skips and i not in known]
         skips += [skip for skip in gone if skip.msg_id not in known]
         return Step(len(ids) + len(skips), len(ids), skips)
 

@@ -25,13 +25,13 @@ from msgworker.table import Tables
 
 # --- Which messages a write changes, page by page, and which it skips.
 
-CHUNK = 10_000
+PAGE = 10_000
 ORDER_SECONDS = 10.0
 """The time to find out of messages by id, in each page, whether later ones of their objects have
 run."""
-WALK_RATIO = 10
-LEAST_WALK = 5_000
-"""A chunk goes over so many times its size of rows that do not match, and at least over so many."""
+ROWS_RATIO = 10
+LEAST_ROWS = 5_000
+"""A page goes over so many times its size of rows that do not match, and at least over so many."""
 WHY: Mapping[State, Why] = {
     State.NEW: Why.NEW,
     State.PROCESSING: Why.RUNNING,
@@ -168,9 +168,9 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class Page:
     """Messages in order of msg_id. skips: those that are skipped. behind: the messages behind the
-    others when they were read, if their order matters. next_after: where the next chunk begins,
+    others when they were read, if their order matters. next_after: where the next page begins,
     None = there is none."""
 
     ids: list[int]
@@ -192,29 +192,29 @@ class Selection:
     action: Action
     ids: list[int] | None = None
     wanted: Filter | None = None
-    chunk_size: int = field(default=CHUNK)
+    page_size: int = field(default=PAGE)
     clock: Clock = ENDLESS
 
-    def chunks(self, after: int | None = None) -> Iterator[Chunk]:
+    def pages(self, after: int | None = None) -> Iterator[Page]:
         """All of them after `after`, in pages that are read one by one."""
         while True:
-            found = self.chunk(after, self.chunk_size)
+            found = self.page(after, self.page_size)
             if found.ids:
                 yield found
             after = found.next_after
             if after is None:
                 return
 
-    def chunk(self, after: int | None, size: int) -> Chunk:
+    def page(self, after: int | None, size: int) -> Page:
         """The next ones after `after`, at most `size`; maybe none, with more behind them."""
         return self._of_ids(after, size) if self.ids is not None else self._of_filter(after, size)
 
-    def _of_ids(self, after: int | None, size: int) -> Chunk:
+    def _of_ids(self, after: int | None, size: int) -> Page:
         ids = self.ids or []
         start = 0 if after is None else bisect_right(ids, after)
         part = ids[start : start + min(self.tables.database.max_ids, size)]
         if not part:
-            return Chunk([], {})
+            return Page([], {})
         try:
             with self.in_order_seconds.reading(self.engine) as conn:
                 skips = self.refusals(conn, part)
@@ -225,7 +225,7 @@ class Selection:
             ends = self.action.in_order and self.clock.seconds is None
             raise TookTooLong(error.seconds, self._by_object(part) if ends else None) from error
         more = start + len(part) < len(ids)
-        return Chunk(part, skips | late | taken, behind, part[-1] if more else None)
+        return Page(part, skips | late | taken, behind, part[-1] if more else None)
 
     @property
     def in_order_seconds(self) -> Clock:
@@ -261,17 +261,17 @@ class Selection:
             f"{it} {forced}"
         )
 
-    def _of_filter(self, after: int | None, size: int) -> Chunk:
+    def _of_filter(self, after: int | None, size: int) -> Page:
         assert self.wanted is not None
-        walk = min(SCAN, max(LEAST_WALK, WALK_RATIO * size))
+        rows = min(SCAN, max(LEAST_ROWS, ROWS_RATIO * size))
         with self.clock.reading(self.engine) as conn:
-            ids, next_after = bounded.chunk(
-                conn, self.tables, self.wanted, after=after, limit=size, walk=walk
+            ids, next_after = bounded.ids_of_filter(
+                conn, self.tables, self.wanted, after=after, limit=size, rows=rows
             )
             behind, skips = self._late(conn, ids, self.wanted)
             skips |= self._unfit_among(conn, ids)
             skips |= self._taken(conn, [i for i in ids if i not in skips])
-        return Chunk(ids, skips, behind, next_after)
+        return Page(ids, skips, behind, next_after)
 
     def ends_at(self, last: int) -> bool:
         """Whether nothing is chosen behind this message; of a group of failures, whether no failed
@@ -280,7 +280,7 @@ class Selection:
             return last >= self.ids[-1]
         assert self.wanted is not None
         with self.clock.reading(self.engine) as conn:
-            found = bounded.chunk(conn, self.tables, self.wanted, after=last, limit=1)
+            found = bounded.ids_of_filter(conn, self.tables, self.wanted, after=last, limit=1)
         return found[1] is None
 
     def _late(
@@ -415,17 +415,17 @@ class DryRun:
         """
         found, clock = cls(), selection.clock
         after: int | None = None
-        most = selection.chunk_size
+        most = selection.page_size
         next_size = most if clock.enough is None else min(FIRST_SIZE, most)
         try:
             while True:
                 size, rest = next_size, clock.rest
                 if how.dry_run and how.count_limit is not None:
                     size = max(1, min(size, how.count_limit - found.matched))
-                chunk = selection.chunk(after, size)
-                after = chunk.next_after
-                if chunk.ids:
-                    found._add(selection, chunk)
+                page = selection.page(after, size)
+                after = page.next_after
+                if page.ids:
+                    found._add(selection, page)
                     if how.progress is not None and not how.dry_run:
                         how.progress(
                             Progress(None, found.matched, 0, found.matched - found.changed)
@@ -447,9 +447,9 @@ class DryRun:
             found.complete = False
         return found
 
-    def _add(self, selection: Selection, chunk: Chunk) -> None:
-        """A chunk, wholly or, if the time ends, not at all."""
-        chosen = [i for i in chunk.ids if i not in chunk.skips]
+    def _add(self, selection: Selection, page: Page) -> None:
+        """A page, wholly or, if the time ends, not at all."""
+        chosen = [i for i in page.ids if i not in page.skips]
         done = running = holding = 0
         action, t = selection.action, selection.tables
         if {State.DONE, State.PROCESSING} & {*action.may}:
@@ -460,12 +460,12 @@ class DryRun:
         if action.leaves_held:
             with selection.clock.reading(selection.engine) as conn:
                 holding = len(jobs.held_up(conn, t, chosen))
-        self.matched += len(chunk.ids)
-        self.up_to = chunk.ids[-1]
+        self.matched += len(page.ids)
+        self.up_to = page.ids[-1]
         self.done += done
         self.running += running
         self.holding += holding
-        self.skips.add(chunk.skips.values())
+        self.skips.add(page.skips.values())
         if len(self.first) < SAMPLE:
             self.first += chosen[: SAMPLE - len(self.first)]
 
@@ -473,7 +473,7 @@ class DryRun:
 def _next_size(selection: Selection, size: int, before: float | None) -> int:
     """How many messages to count next, after `size` of them, before which so much of the time was
     left. If the clock says when it is enough, none are begun that would take much longer: 0."""
-    rest, most = selection.clock.rest, selection.chunk_size
+    rest, most = selection.clock.rest, selection.page_size
     if before is None or rest is None:
         return size
     took = max(before - rest, 1e-4)

@@ -23,7 +23,7 @@ from msgworker.ops import call
 from msgworker.ops.call import Clock, How, OnProgress, Repaired, Skip, Skips, Why
 from msgworker.ops.operation import RecordedOperation, Step, Writing, check_all
 from msgworker.ops.records import forget_jobs
-from msgworker.ops.selection import CHUNK, SAMPLE, DryRun
+from msgworker.ops.selection import PAGE, SAMPLE, DryRun
 from msgworker.store import audit, change, done, history, lease, limits, pauses, purge, recover
 from msgworker.store.audit import AuditEntry, Kind, Who
 from msgworker.store.bounded import LEAST, MOST, Found
@@ -77,9 +77,9 @@ def purge_all(
         return Step(len(part), len(ids), [Skip(i, Why.CHANGED) for i in gone])
 
     def page(conn: Connection, after: int | None) -> list[int]:
-        return purge.chunk(conn, t, old, after=after, limit=CHUNK)
+        return purge.page(conn, t, old, after=after, limit=PAGE)
 
-    op.over_all(page, work, after=op.last_id, full=CHUNK)
+    op.over_all(page, work, after=op.last_id, full=PAGE)
 
 
 def forget_history(engine: sa.Engine, t: Tables, keep_seconds: float) -> None:
@@ -455,7 +455,7 @@ class Upkeep(Writing):
     def _would_purge(self, old: Old) -> Repaired:
         with self._reading() as (conn, t):
             count = purge.count(conn, t, old)
-            first = purge.chunk(conn, t, old, after=None, limit=SAMPLE)
+            first = purge.page(conn, t, old, after=None, limit=SAMPLE)
         return self._told("purge", DryRun(first, count))
 
     # ------------------------------------------------------------ pause

@@ -1,4 +1,4 @@
-"""Pages of messages, newest or oldest first, for lists that people leaf through.
+"""Pages of messages, newest or oldest first, for the lists that people look through.
 
 A list is a chain of walks, each along one index; a cursor names the walk and the place in it. A
 walk whose filter no index serves goes over at most bounded.SCAN rows per page: the page then says
@@ -76,12 +76,12 @@ def _chain(
     rows: list[MessageInfo] = []
     while 0 <= number < len(walks):
         walk, by_id = walks[number], partial(_along, newest=newest, low=low)
-        step = by_id if walk.instant is None else _late
-        leaf = step(conn, t, walk, wanted, limit=limit - len(rows), at=at)
-        rows += leaf.rows
-        if leaf.next_at is not None:
-            following = cursor_text([number, leaf.next_at])
-            return Found(rows, complete=not leaf.cut, next_after=following)
+        read = by_id if walk.instant is None else _late
+        found = read(conn, t, walk, wanted, limit=limit - len(rows), at=at)
+        rows += found.rows
+        if found.next_at is not None:
+            following = cursor_text([number, found.next_at])
+            return Found(rows, complete=not found.cut, next_after=following)
         number, at = number + 1, None
     return Found(rows)
 
@@ -166,27 +166,27 @@ def _done(
         stage, at, top, low_open = cursor_place(after, *kinds)
     walk = _walks(t, t.cols(), wanted)[-1]
     low = None if wanted.since is None else bounded.before_instant(conn, t, wanted.since)
-    step = partial(_along, conn, t, walk, wanted, newest=True, limit=limit)
+    read = partial(_along, conn, t, walk, wanted, newest=True, limit=limit)
     if stage == 0:
-        leaf = step(low=low, at=at)
-        if leaf.rows or not leaf.cut:
-            return _told(leaf, [0, leaf.next_at, None, None])
+        found = read(low=low, at=at)
+        if found.rows or not found.cut:
+            return _told(found, [0, found.next_at, None, None])
         split = _lowest_open(conn, t)
-        if split is None or split > leaf.next_at or (low is not None and split <= low):
-            return _told(leaf, [0, leaf.next_at, None, None])
-        stage, at, top, low_open = 1, split, leaf.next_at, split
+        if split is None or split > found.next_at or (low is not None and split <= low):
+            return _told(found, [0, found.next_at, None, None])
+        stage, at, top, low_open = 1, split, found.next_at, split
     if stage == 1:
-        leaf = step(low=low, at=at)
-        if leaf.next_at is not None or top is None or low_open is None:
-            return _told(leaf, [1, leaf.next_at, top, low_open])
-        return Found(leaf.rows, next_after=cursor_text([2, top, None, low_open]))
-    leaf = step(low=low_open, at=at)
-    return _told(leaf, [2, leaf.next_at, None, low_open])
+        found = read(low=low, at=at)
+        if found.next_at is not None or top is None or low_open is None:
+            return _told(found, [1, found.next_at, top, low_open])
+        return Found(found.rows, next_after=cursor_text([2, top, None, low_open]))
+    found = read(low=low_open, at=at)
+    return _told(found, [2, found.next_at, None, low_open])
 
 
-def _told(leaf: Page, place: list[Any]) -> Found[MessageInfo]:
-    following = None if leaf.next_at is None else cursor_text(place)
-    return Found(leaf.rows, complete=not leaf.cut, next_after=following)
+def _told(found: Page, place: list[Any]) -> Found[MessageInfo]:
+    following = None if found.next_at is None else cursor_text(place)
+    return Found(found.rows, complete=not found.cut, next_after=following)
 
 
 def _lowest_open(conn: Connection, t: Tables) -> int | None:

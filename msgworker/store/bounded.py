@@ -555,22 +555,22 @@ def of_filter(
     return page_of(conn, t, found, columns, where(t, c, wanted), limit=limit, rows=rows)
 
 
-def chunk(
+def ids_of_filter(
     conn: Connection,
     t: Tables,
     wanted: Filter,
     *,
     after: int | None,
     limit: int,
-    walk: int | None = None,
+    rows: int | None = None,
 ) -> tuple[list[int], int | None]:
-    """The next messages of a filter after `after`, by msg_id, and where to continue (None = end).
+    """The ids of a page of a filter behind `after`, and where to continue (None = end).
 
-    Reads at most `limit` rows that match and goes over `walk` (SCAN) others; none may match.
+    Reads at most `limit` rows that match and goes over `rows` (SCAN) others; none may match.
     """
     c = t.cols()
     columns = [c.msg_id.label("i")]
-    found = of_filter(conn, t, wanted, columns, after=after, limit=limit, rows=walk)
+    found = of_filter(conn, t, wanted, columns, after=after, limit=limit, rows=rows)
     ids = [int(row[0]) for row in found.rows]
     if wanted.fingerprint is not None:
         ids = in_group(conn, t, ids, wanted.fingerprint)

@@ -55,7 +55,7 @@ def count(conn: Connection, t: Tables, old: Old) -> int:
     return int(conn.execute(query.where(*_where(t, c, old))).scalar_one())
 
 
-def chunk(conn: Connection, t: Tables, old: Old, *, after: int | None, limit: int) -> list[int]:
+def page(conn: Connection, t: Tables, old: Old, *, after: int | None, limit: int) -> list[int]:
     """The next messages that are old enough, by msg_id, behind `after`."""
     c = t.cols()
     query = sa.select(c.msg_id).where(*_where(t, c, old))

@@ -268,13 +268,13 @@ def test_a_write_that_does_not_begin_in_time_is_ended_and_does_nothing(
     ids = put(app, *((f"o{n}", FAILED) for n in range(3)))
     monkeypatch.setattr(operations, "BEGIN_SECONDS", 0.1)
     monkeypatch.setattr(operations.lasting, "__kwdefaults__", {"wait": 0.0})
-    real, go = bounded.chunk, threading.Event()
+    real, go = bounded.ids_of_filter, threading.Event()
 
-    def chunk(*args, **kwargs):
+    def page(*args, **kwargs):
         assert go.wait(30)
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(bounded, "chunk", chunk)
+    monkeypatch.setattr(bounded, "ids_of_filter", page)
     answer = client.post("/rerun", json={"filter": {"status": "dead"}, "expected_count": 3})
     assert answer.status_code == 503
     assert "ended" in answer.json()["detail"]

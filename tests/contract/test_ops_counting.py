@@ -35,14 +35,14 @@ def _never(conn: sa.Connection, *_: Any, **__: Any) -> None:
 @pytest.fixture
 def second_page_never_comes(monkeypatch):
     """Pages of ten messages, of which the second one never comes."""
-    real = bounded.chunk
+    real = bounded.ids_of_filter
 
-    def chunk(conn, t, wanted, *, after, limit, **more):
+    def page(conn, t, wanted, *, after, limit, **more):
         if after is not None:
             _endless(conn)
         return real(conn, t, wanted, after=after, limit=min(limit, PAGE), **more)
 
-    monkeypatch.setattr(bounded, "chunk", chunk)
+    monkeypatch.setattr(bounded, "ids_of_filter", page)
 
 
 def _states(app: App) -> list[str]:
@@ -200,13 +200,13 @@ def test_up_to_alone_chooses_nothing(app):
 
 def test_a_write_tells_how_far_it_has_counted_and_counts_no_more_than_expected(app, monkeypatch):
     put(app, *((f"o{n}", FAILED) for n in range(30)), ("o", DONE))
-    real, pages = bounded.chunk, []
+    real, pages = bounded.ids_of_filter, []
 
-    def chunk(conn, t, wanted, *, after, limit, **more):
+    def page(conn, t, wanted, *, after, limit, **more):
         pages.append(after)
         return real(conn, t, wanted, after=after, limit=min(limit, PAGE), **more)
 
-    monkeypatch.setattr(bounded, "chunk", chunk)
+    monkeypatch.setattr(bounded, "ids_of_filter", page)
     told: list[Progress] = []
     asked = {"topic": "t", "progress": told.append}
     with pytest.raises(SelectionChanged):

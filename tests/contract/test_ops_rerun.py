@@ -283,13 +283,13 @@ def test_a_slow_rerun_looks_only_a_little_ahead(sqlite, monkeypatch):
     app.create_schema()
     put(app, ("a", FAILED))
     limits: list[int] = []
-    chunk = bounded.chunk
+    real = bounded.ids_of_filter
 
     def watched(*args: Any, limit: int, **more: Any) -> Any:
         limits.append(limit)
-        return chunk(*args, limit=limit, **more)
+        return real(*args, limit=limit, **more)
 
-    monkeypatch.setattr(bounded, "chunk", watched)
+    monkeypatch.setattr(bounded, "ids_of_filter", watched)
     assert app.ops.rerun(rate=2) == 1
     assert limits == [40]
 
@@ -529,7 +529,7 @@ def test_a_rerun_of_one_message_does_not_read_all_that_are_done_behind_it(
 
 
 def test_a_rerun_with_successors_takes_any_number_of_messages_in_order(app, table):
-    """More than one chunk's statements take, several of one object, some of them behind others."""
+    """More than one statement takes, several of one object, some of them behind others."""
     names = [f"o{n % 130}" for n in range(450)]
     ids = put(app, *((name, FAILED) for name in names), (None, FAILED))
     kept = put(app, ("o0", DONE))

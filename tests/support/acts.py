@@ -434,7 +434,7 @@ def ops_acts(t: Tables, log: Log) -> Iterator[Any]:
     plain = Filter((State.DEAD,), given_up=False)
     log.rows = {"LIKE": [(1, "ValueError: e")]}
     for wanted in (plain, Filter(tuple(State), **everything)):
-        yield bounded.chunk, {"wanted": wanted, "after": 1, "limit": 10}
+        yield bounded.ids_of_filter, {"wanted": wanted, "after": 1, "limit": 10}
         yield change.lock, {"ids": some, "words": (State.DEAD,), "wanted": wanted}
         yield change.ran_later, {"ids": some, "wanted": wanted}
     yield change.lock, {"ids": some, "words": (State.FAILED, State.DEAD, State.DONE)}
@@ -495,7 +495,7 @@ def ops_acts(t: Tables, log: Log) -> Iterator[Any]:
     if purge.has_age(t):
         old = {"old": purge.Old(now, dead=True, topic="t")}
         yield purge.count, old
-        yield purge.chunk, old | {"after": 1, "limit": 10}
+        yield purge.page, old | {"after": 1, "limit": 10}
         yield purge.lock, old | {"ids": some}
         archive = sa.Table("msg_archive", sa.MetaData(), *(sa.Column(n) for n in t.names.values()))
         names = list(t.names.values())

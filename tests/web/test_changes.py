@@ -179,14 +179,14 @@ def test_dry_runs_leave_threads_to_the_pages(
     sqlite_app: App, ann: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(sqlite_app, ("a", NEW))
-    real, counting, go = bounded.chunk, threading.Semaphore(0), threading.Event()
+    real, counting, go = bounded.ids_of_filter, threading.Semaphore(0), threading.Event()
 
-    def chunk(*args: Any, **kwargs: Any) -> Any:
+    def page(*args: Any, **kwargs: Any) -> Any:
         counting.release()
         assert go.wait(30)
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(bounded, "chunk", chunk)
+    monkeypatch.setattr(bounded, "ids_of_filter", page)
     ends = []
 
     def look() -> None:

@@ -1,4 +1,4 @@
-"""Chunks of a selection: all that matches, once each, by msg_id, however they are cut."""
+"""Pages of a selection: all that matches, once each, by msg_id, however they are cut."""
 
 from __future__ import annotations
 
@@ -70,25 +70,25 @@ def _plainly(conn: sa.Connection, app: App, wanted: Filter) -> list[int]:
     return in_group(conn, t, ids, wanted.fingerprint) if wanted.fingerprint else ids
 
 
-def test_chunks_hold_all_that_matches_once_and_in_order(app: App) -> None:
+def test_pages_hold_all_that_matches_once_and_in_order(app: App) -> None:
     _fill(app)
     with app.engine.connect() as conn:
         for words, filters in itertools.product(WORDS, FILTERS):
             wanted = Filter(words, **filters)
             expected = _plainly(conn, app, wanted)
-            for limit, walk in ((1000, 1000), (7, 3), (3, 20)):
+            for limit, rows in ((1000, 1000), (7, 3), (3, 20)):
                 found: list[int] = []
                 after, parts = None, 0
                 while after is not None or not parts:
-                    ids, after = bounded.chunk(
-                        conn, app.tables, wanted, after=after, limit=limit, walk=walk
+                    ids, after = bounded.ids_of_filter(
+                        conn, app.tables, wanted, after=after, limit=limit, rows=rows
                     )
                     assert len(ids) <= limit
                     assert after is None or not ids or ids[-1] <= after
                     found += ids
                     parts += 1
                     assert parts < 400
-                assert found == expected, (words, filters, limit, walk)
+                assert found == expected, (words, filters, limit, rows)
 
 
 def test_a_message_of_a_group_is_not_chosen_while_it_waits(app: App) -> None:
@@ -111,13 +111,13 @@ def test_a_hurried_dry_run_begins_with_a_small_part_and_counts_as_long_as_it_may
     would = app.ops.within(30, counting=0.001).discard(**asked)
     assert (would.changed, would.complete, would.up_to) == (10, False, ids[9])
     sizes: list[int] = []
-    real = bounded.chunk
+    real = bounded.ids_of_filter
 
-    def chunk(*args: Any, limit: int, **more: Any) -> Any:
+    def page(*args: Any, limit: int, **more: Any) -> Any:
         sizes.append(limit)
         return real(*args, limit=limit, **more)
 
-    monkeypatch.setattr(bounded, "chunk", chunk)
+    monkeypatch.setattr(bounded, "ids_of_filter", page)
     would = app.ops.within(30, counting=30).discard(**asked)
     assert (would.changed, would.complete, would.up_to) == (60, True, ids[-1])
     assert sizes == [10, 80]
