@@ -89,6 +89,14 @@ FROM msgworker_message FORCE INDEX (msgworker_message_object)
 WHERE msgworker_message.mw_open_object = '~msgworker.none~' AND msgworker_message.msg_id > %s ORDER BY
     msgworker_message.msg_id
  LIMIT %s;
+SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
+    coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
+    msgworker_message.topic AS h5, CASE WHEN (msgworker_message.available_at IS NULL OR
+    msgworker_message.available_at <= utc_timestamp(6)) THEN 1 ELSE 0 END AS h6
+FROM msgworker_message FORCE INDEX (msgworker_message_object)
+WHERE msgworker_message.mw_open_object = '~msgworker.none~' AND msgworker_message.msg_id > %s AND
+    msgworker_message.msg_id %% %s BETWEEN %s AND %s ORDER BY msgworker_message.msg_id
+ LIMIT %s;
 
 -- oldest_among: `oldest` of these topics alone (but: of all others), among the next `span` rows: a bounded step,
 --     however many of other topics are in front

@@ -30,7 +30,7 @@ FROM msgworker_message
 WHERE CASE WHEN ((msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NULL) THEN
     msgworker_message.msg_id END >= :mark AND (msgworker_message.object_id IS NOT NULL OR
-    msgworker_message.status != 1 AND mod(msgworker_message.msg_id, :period) BETWEEN :first AND :last) ORDER
+    msgworker_message.status != 1 AND mod(msgworker_message.msg_id, :period) BETWEEN :least AND :most) ORDER
     BY CASE WHEN ((msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NULL) THEN
     msgworker_message.msg_id END
@@ -146,6 +146,22 @@ WHERE CASE WHEN (msgworker_message.status IN (0, 1) OR msgworker_message.status 
     '~msgworker.none~' AND CASE WHEN (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) THEN msgworker_message.msg_id END > :after ORDER BY
     CASE WHEN (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) THEN msgworker_message.msg_id END
+ FETCH FIRST :rows ROWS ONLY;
+SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_object) */ msgworker_message.msg_id AS
+    h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
+    coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
+    msgworker_message.topic AS h5, CASE WHEN (msgworker_message.available_at IS NULL OR
+    msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP)) THEN 1 ELSE 0 END AS
+    h6
+FROM msgworker_message
+WHERE CASE WHEN (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) THEN coalesce(msgworker_message.object_id, CASE WHEN
+    (msgworker_message.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END =
+    '~msgworker.none~' AND CASE WHEN (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) THEN msgworker_message.msg_id END > :after AND
+    mod(msgworker_message.msg_id, :period) BETWEEN :least AND :most ORDER BY CASE WHEN
+    (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) THEN msgworker_message.msg_id END
  FETCH FIRST :rows ROWS ONLY;
 

@@ -154,6 +154,16 @@ WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.object_id IS NULL AND
     msgworker_message.msg_id > ? ORDER BY msgworker_message.msg_id
  LIMIT ? OFFSET ?;
+SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
+    coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
+    msgworker_message.topic AS h5, CASE WHEN (msgworker_message.available_at IS NULL OR
+    msgworker_message.available_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')) THEN 1 ELSE 0 END AS h6
+FROM msgworker_message
+WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.object_id IS NULL AND
+    msgworker_message.msg_id > ? AND msgworker_message.msg_id % ? BETWEEN ? AND ? ORDER BY
+    msgworker_message.msg_id
+ LIMIT ? OFFSET ?;
 
 -- oldest_among: `oldest` of these topics alone (but: of all others), among the next `span` rows: a bounded step,
 --     however many of other topics are in front

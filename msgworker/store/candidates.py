@@ -109,6 +109,22 @@ def share_of_id(msg_id: int, slots: int) -> int:
     return msg_id // SHARE_BLOCK % slots
 
 
+def _in_share(c: Cols) -> ColumnElement[bool]:
+    period, least, most = (
+        bindparam(name, type_=sa.BigInteger()) for name in ("period", "least", "most")
+    )
+    return (c.msg_id % period).between(least, most)
+
+
+def _of_share(share: tuple[int, int] | None) -> dict[str, int]:
+    """The parameters of `_in_share`."""
+    if share is None:
+        return {}
+    slot, slots = share
+    least, most = slot * SHARE_BLOCK, (slot + 1) * SHARE_BLOCK - 1
+    return {"period": slots * SHARE_BLOCK, "least": least, "most": most}
+
+
 def oldest(
     conn: Connection, t: Tables, *, mark: int, limit: int, share: tuple[int, int] | None = None
 ) -> list[Candidate]:
@@ -122,10 +138,7 @@ def oldest(
         query = t.hinted(sa.select(*hint_columns(t, c)), t.message, "oldest")
         matters: ColumnElement[bool] = c.status != lit(Status.PROCESSING)
         if share is not None:
-            first = bindparam("first", type_=sa.BigInteger())
-            last = bindparam("last", type_=sa.BigInteger())
-            period = bindparam("period", type_=sa.BigInteger())
-            matters = sa.and_(matters, (c.msg_id % period).between(first, last))
+            matters = sa.and_(matters, _in_share(c))
         return (
             query.where(t.oldest_rows(c), key >= bindparam("mark", type_=sa.BigInteger()))
             .where(sa.or_(c.object_id.is_not(None), matters))
@@ -133,13 +146,8 @@ def oldest(
             .limit(bindparam("rows", type_=sa.Integer()))
         )
 
-    params = {"mark": mark, "rows": limit}
-    if share is None:
-        return as_candidates(sent_often(conn, t, "oldest", build, params))
-    slot, slots = share
-    first = slot * SHARE_BLOCK
-    params |= {"first": first, "last": first + SHARE_BLOCK - 1, "period": slots * SHARE_BLOCK}
-    return as_candidates(sent_often(conn, t, "oldest of a share", build, params))
+    params = {"mark": mark, "rows": limit, **_of_share(share)}
+    return as_candidates(sent_often(conn, t, ("oldest", share is None), build, params))
 
 
 TOPIC = Candidate._fields.index("topic")
@@ -432,9 +440,11 @@ def without_object(
     limit: int,
     those: Those | None = None,
     until: int | None = None,
+    share: tuple[int, int] | None = None,
 ) -> tuple[list[Candidate], int | None]:
     """Open rows without an object, by msg_id, behind `after` (None = from the first), and the next
-    cursor, None after the last one. those, until: see `heads`; then it is one page."""
+    cursor, None after the last one. those, until: see `heads`; then it is one page. share: as of
+    `oldest`, for all topics."""
 
     def read(*columns: ColumnElement[Any], bounded: bool = False) -> Select[Any]:
         c = t.cols()
@@ -446,6 +456,8 @@ def without_object(
         where = [*t.waiting_without_object(c), key > bindparam("after", type_=sa.BigInteger())]
         if bounded:
             where.append(key <= bindparam("last", type_=sa.BigInteger()))
+        if share is not None:
+            where.append(_in_share(c))
         query = query.where(*where).order_by(*order, key)
         return query.limit(bindparam("rows", type_=sa.Integer()))
 
@@ -464,8 +476,9 @@ def without_object(
 
     params: dict[str, Any] = {"after": MIN_ID if after is None else after, "rows": limit}
     if those is None:
-        statement = t.built("without_object", partial(build, None))
-        rows = as_candidates(fetch(conn, statement, params))
+        kind = "without_object" if share is None else "without_object of a share"
+        statement = t.built(kind, partial(build, None))
+        rows = as_candidates(fetch(conn, statement, params | _of_share(share)))
         return rows, rows[-1].msg_id if len(rows) == limit else None
     span, bounded = max(PAGE, limit), until is not None
     params["rows"] = span

@@ -147,7 +147,10 @@ def _acts(store: Store) -> Iterator[tuple[str, tuple[str, ...], Callable[[Record
     yield "jobs that have ended", ("job",), lambda r: r(jobs.ended)
     waits = {"linger": 5.0, "retry_linger": 300.0, "topics": ["t", "u"], "paused": ["u"]}
     yield "coming", (due, obj, guard), lambda r: r(due_in, **waits)
-    yield "loose", (obj, oldest), lambda r: r(candidates.without_object, after=0, limit=100)
+    alone = {"after": 0, "limit": 100}
+    yield "loose", (obj, oldest), lambda r: r(candidates.without_object, **alone)
+    alone |= {"share": (1, 2)}
+    yield "loose, of a share", (obj, oldest), lambda r: r(candidates.without_object, **alone)
     yield "flag", (key,), lambda r: r(claim.flag, seen, me=ME)
     yield "flag one", (key,), lambda r: r(claim.flag, seen[:1], me=ME)
     yield "runs", (obj,), lambda r: r(claim.read_runs, rows, limit=20)

@@ -159,6 +159,7 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
     yield candidates.heads, {"after": None, "limit": 10}
     yield candidates.heads, {"after": "o", "limit": 10}
     yield candidates.without_object, {"after": 0, "limit": 10}
+    yield candidates.without_object, {"after": 0, "limit": 10, "share": (1, 2)}
     if t.has("topic"):
         steps = {"mark": 0, "limit": 10, "span": 100}
         log.rows["count(*) AS n, max("] = [(3, 7)]

@@ -192,13 +192,20 @@ class _Way:
         self.skipped.start()
 
     def step(
-        self, conn: Connection, tables: Tables, limit: int, those: Those | None, busy: bool
+        self,
+        conn: Connection,
+        tables: Tables,
+        limit: int,
+        those: Those | None,
+        busy: bool,
+        **share: Any,
     ) -> list[Candidate]:
-        """Read the next rows; if the way has ended, `after` is None afterwards."""
+        """Read the next rows; if the way has ended, `after` is None afterwards. share: as of
+        `candidates.without_object`."""
         self.found_none = False
         if those is None or not those.but or not self._passes_over:
             rows, self.after = self._read(
-                conn, tables, after=self.after, limit=limit, those=those, until=None
+                conn, tables, after=self.after, limit=limit, those=those, until=None, **share
             )
             return rows
         begun = time.monotonic()
@@ -228,7 +235,7 @@ class ObjectCursor:
         passes_over = not tables.database.oldest_index
         self._objects = _Way(lambda *a, **k: candidates.heads(*a, **k), passes_over)
         self._rows = _Way(lambda *a, **k: candidates.without_object(*a, **k), passes_over)
-        self._at_rows = False
+        self._at_rows = self._many = self._left_out = False
         self._stride = 0
         self._found_some = False
         self.clean = True
@@ -265,7 +272,7 @@ class ObjectCursor:
         objects = IDLE_OBJECTS if idle else max(want * chooser.slots, IDLE_OBJECTS)
         objects = min(WINDOW, max(objects, self._stride))
         if self._objects.after is None and not self._at_rows:
-            self.clean, self._found_some = True, False
+            self.clean, self._found_some, self._left_out = True, False, False
         found: list[Candidate] = []
         round_is_over = False
         if not (rows and self._at_rows):
@@ -273,9 +280,9 @@ class ObjectCursor:
             round_is_over = self._objects.after is None
             self._at_rows = rows and round_is_over
         if self._at_rows:
-            found += self._rows.step(conn, self.tables, objects, those, busy)
-            round_is_over = self._rows.after is None
-            self._at_rows = not round_is_over
+            found += self._step_rows(conn, chooser, objects, want, those, busy)
+            self._at_rows = self._rows.after is not None
+            round_is_over = not (self._at_rows or self._left_out)
         self.rows = found
         self._found_some |= bool(found)
         any_can_run = False
@@ -287,6 +294,25 @@ class ObjectCursor:
         nothing_free = not (any_can_run or round_is_over)
         self._stride = min(WINDOW, objects * 2) if nothing_free else 0
         return round_is_over
+
+    def _step_rows(
+        self,
+        conn: Connection,
+        chooser: HeadChooser,
+        size: int,
+        want: int,
+        those: Those | None,
+        busy: bool,
+    ) -> list[Candidate]:
+        """Rows without an object: mostly those of our share alone, while there are many; else each
+        instance would read those of all. Such a round is none of all messages."""
+        share: dict[str, Any] = {}
+        if self._many and those is None and chooser.slots > 1 and not chooser.oldest_of_others:
+            share = {"share": (chooser.slot, chooser.slots)}
+            size, self._left_out = min(size, max(want, self._stride, IDLE_OBJECTS)), True
+        found = self._rows.step(conn, self.tables, size, those, busy, **share)
+        self._many = self._rows.after is not None
+        return found
 
 
 # --- A slice whose index is in the order of objects: read a page of each part at a time.
