@@ -779,9 +779,12 @@ def test_an_app_of_an_async_engine_connects_beside_it(app, table, make_app):
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(
-    ("url", "plain"),
-    [
+def test_the_url_of_an_async_engine_is_that_of_our_driver(subtests):
+    from sqlalchemy.engine import make_url
+
+    from msgworker.db.engine import plain_url
+
+    for url, plain in (
         (
             "postgresql+asyncpg://u:p@h/n?ssl=require&prepared_statement_cache_size=0&port=1",
             "postgresql+psycopg://u:p@h/n?port=1&sslmode=require",
@@ -794,15 +797,10 @@ def test_an_app_of_an_async_engine_connects_beside_it(app, table, make_app):
             "oracle+oracledb://u:p@h/?service_name=n",
         ),
         ("sqlite+aiosqlite:////tmp/a.db", "sqlite:////tmp/a.db"),
-    ],
-)
-def test_the_url_of_an_async_engine_is_that_of_our_driver(url, plain):
-    from sqlalchemy.engine import make_url
-
-    from msgworker.db.engine import plain_url
-
-    found = plain_url(make_url(url))
-    assert found.set(query=sorted(found.query.items())) == make_url(plain)
+    ):
+        with subtests.test(url=url, plain=plain):
+            found = plain_url(make_url(url))
+            assert found.set(query=sorted(found.query.items())) == make_url(plain)
 
 
 def test_what_an_app_cannot_take_over_of_an_async_engine_is_said():

@@ -318,13 +318,14 @@ BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("wrong", BAD)
-def test_bad_options_of_batches_are_refused_at_once(wrong: str) -> None:
-    app = App("sqlite:///never.db")  # nothing connects
-    fn, options, text = BAD[wrong]
-    with pytest.raises(HandlerError, match=text):
-        app.add_handler("t", fn, **options)
-    assert registry_of(app).handlers == {}
+def test_bad_options_of_batches_are_refused_at_once(subtests: Any) -> None:
+    for wrong in BAD:
+        with subtests.test(wrong=wrong):
+            app = App("sqlite:///never.db")  # nothing connects
+            fn, options, text = BAD[wrong]
+            with pytest.raises(HandlerError, match=text):
+                app.add_handler("t", fn, **options)
+            assert registry_of(app).handlers == {}
 
 
 @pytest.mark.parametrize("fn", [of_a_list, of_a_sequence, of_an_iterable])

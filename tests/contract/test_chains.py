@@ -68,20 +68,23 @@ def test_what_a_handler_sends_is_sent_with_its_outcome(app, transactional):
 
 
 @pytest.mark.parametrize("transactional", [False, True], ids=["plain", "transactional"])
-@pytest.mark.parametrize("end", [ValueError("x"), Reject("x"), RetryLater(after=600)])
-def test_a_try_that_is_not_done_sends_nothing_and_the_next_sends_once(app, transactional, end):
-    tries: list[int] = []
+def test_a_try_that_is_not_done_sends_nothing_and_the_next_sends_once(app, transactional):
+    tries: list[tuple[str, int]] = []
 
     def handle(msg: Message[Any], ctx: Context) -> None:
-        ctx.send("next", ctx.attempt)
-        tries.append(ctx.attempt)
-        if len(tries) == 1:
-            raise end
+        ctx.send("next", [msg.payload, ctx.attempt])
+        tries.append((msg.payload, ctx.attempt))
+        if ctx.attempt == 1:
+            raise {"fails": ValueError("x"), "rejected": Reject("x")}.get(
+                msg.payload, RetryLater(after=600)
+            )
 
     app.add_handler("t", handle, transactional=transactional, wait=wait_none())
-    send(app, "a")
+    for end in ("fails", "rejected", "later"):
+        send(app, "a " + end, payload=end)
     app.drain(**NOW)
-    assert sent(app) == ([("next", "2")] if isinstance(end, ValueError) else [])
+    assert sorted(tries) == [("fails", 1), ("fails", 2), ("later", 1), ("rejected", 1)]
+    assert sent(app) == [("next", '["fails",2]')]
 
 
 @pytest.mark.parametrize("ends", [Reject("no"), RetryLater(after=600)], ids=["reject", "later"])
@@ -459,25 +462,25 @@ def test_what_is_sent_about_a_message_has_its_payload_however_long(app, options)
 
 
 @pytest.mark.parametrize("transactional", [False, True], ids=["plain", "transactional"])
-@pytest.mark.parametrize("end", ["tries", "reject", "spent", "payload"])
-def test_on_dead_sends_one_message_when_the_tries_are_used_up(app, table, transactional, end):
+def test_on_dead_sends_one_message_when_the_tries_are_used_up(app, subtests, transactional):
     def handle(msg: Message[Any]) -> None:
-        raise Reject("no") if end == "reject" else ValueError("no")
+        raise Reject("no") if msg.topic == "reject" else ValueError("no")
 
-    most = {"max_tries": 1} if end == "spent" else {}
-    app.add_handler(
-        "t", handle, on_dead="t.dead", transactional=transactional, wait=wait_none(), **most
-    )
-    (msg_id,) = send(app, "a", payload=5)
-    if end == "payload":
-        table.edit(payload="{broken")
-    app.drain(**NOW, topics=["t"])
-    (one,) = about(app, "t.dead")
-    assert (one["msg_id"], one["outcome"], one["object_id"]) == (msg_id, "dead", "a")
-    assert one["tries"] == (3 if end == "tries" else 1)
-    assert one["payload"] == (None if end == "payload" else 5)
-    assert one["of"] is None  # it waits behind nothing, on_dead="block" included
-    assert ("payload" if end == "payload" else "no") in one["error"]
+    for end in ("tries", "reject", "spent", "payload"):
+        most = {"max_tries": 1} if end == "spent" else {}
+        options = {"transactional": transactional, "wait": wait_none(), **most}
+        app.add_handler(end, handle, on_dead=f"{end}.dead", **options)
+        (msg_id,) = send(app, "a", payload=5, topic=end)
+        if end == "payload":
+            edit(app, msg_id, payload="{broken")
+        app.drain(**NOW, topics=[end])
+        with subtests.test(end):
+            (one,) = about(app, f"{end}.dead")
+            assert (one["msg_id"], one["outcome"], one["object_id"]) == (msg_id, "dead", "a")
+            assert one["tries"] == (3 if end == "tries" else 1)
+            assert one["payload"] == (None if end == "payload" else 5)
+            assert one["of"] is None  # it waits behind nothing, on_dead="block" included
+            assert ("payload" if end == "payload" else "no") in one["error"]
 
 
 @pytest.mark.requires("sqlite_sql")

@@ -90,33 +90,32 @@ def test_the_table_of_locks_is_missed_by_nobody_who_has_no_locks(make_app, app):
     assert other.drain(linger=0).done == 1
 
 
-@pytest.mark.quick("postgresql-msgworker_audit")
-@pytest.mark.parametrize("name", ["msgworker_operation", "msgworker_audit", "msgworker_pause"])
-def test_a_table_of_ops_is_advised(app, name):
-    run(app, f"DROP TABLE {name}")
-    assert needed(app) == []
-    (told,) = [one for one in app.ops.doctor() if one.check == "tables" and name in one.text]
-    assert (told.severity, "cannot write or pause" in told.text) == (Severity.ADVISED, True)
-    run(app, *told.fix)
-    assert app.create_schema() == []
+ADVISED = dict.fromkeys(
+    ("msgworker_operation", "msgworker_audit", "msgworker_pause"), "cannot write or pause"
+) | {"msgworker_limit": "max_running or rate"}
+"""Tables that instances work without, and what is lost then."""
 
 
-def test_the_table_of_limits_is_advised(app):
-    run(app, "DROP TABLE msgworker_limit")
-    assert needed(app) == []
-    (told,) = [one for one in app.ops.doctor() if "msgworker_limit" in one.text]
-    assert (told.severity, "max_running or rate" in told.text) == (Severity.ADVISED, True)
-    run(app, *told.fix)
-    assert app.create_schema() == []
+def test_tables_of_ops_and_of_limits_are_advised(app, subtests):
+    for name, lost in ADVISED.items():
+        with subtests.test(name):
+            run(app, f"DROP TABLE {name}")
+            assert needed(app) == []
+            (told,) = [
+                one for one in app.ops.doctor() if one.check == "tables" and name in one.text
+            ]
+            assert (told.severity, lost in told.text) == (Severity.ADVISED, True)
+            run(app, *told.fix)
+            assert app.create_schema() == []
 
 
-@pytest.mark.quick("postgresql-msgworker_(lease|try)")
-@pytest.mark.parametrize("name", ["msgworker_lease", "msgworker_item", "msgworker_try"])
-def test_a_table_beside_is_missing(make_app, app, name):
-    run(app, f"DROP TABLE {name}")
-    with pytest.raises(SchemaError, match=rf"{name} is missing.*init-db"):
+def test_tables_beside_are_missing(make_app, app):
+    names = ("msgworker_lease", "msgworker_item", "msgworker_try")
+    run(app, *(f"DROP TABLE {name}" for name in names))
+    with pytest.raises(SchemaError, match=r"init-db") as error:
         _ = make_app().tables
-    found_and_mended(make_app, app, "tables", name)
+    assert all(f"{name} is missing" in str(error.value) for name in names)
+    found_and_mended(make_app, app, "tables", *names)
 
 
 def test_a_lease_table_of_an_older_version(make_app, app):
@@ -124,19 +123,16 @@ def test_a_lease_table_of_an_older_version(make_app, app):
     with pytest.raises(SchemaError, match=r"msgworker_lease has no column serves.*init-db"):
         _ = make_app().tables
     found_and_mended(make_app, app, "tables", "msgworker_lease", "serves")
-
-
-def test_create_schema_adds_the_column_too(make_app, app):
     run(app, "ALTER TABLE msgworker_lease DROP COLUMN serves")
     assert make_app().create_schema() == ["serves"]
     assert needed(app) == []
 
 
-@pytest.mark.parametrize("suffix", ["guard", "object", "failed", "due"])
-def test_an_index_is_missing(make_app, app, database, suffix):
+def test_indexes_are_missing(make_app, app, database):
     on = " ON msgworker_message" if database.name == "mariadb" else ""
-    run(app, f"DROP INDEX msgworker_message_{suffix}{on}")
-    found_and_mended(make_app, app, "indexes", f"msgworker_message_{suffix}")
+    names = [f"msgworker_message_{suffix}" for suffix in ("guard", "object", "failed", "due")]
+    run(app, *(f"DROP INDEX {name}{on}" for name in names))
+    found_and_mended(make_app, app, "indexes", *names)
 
 
 @pytest.mark.quick("mariadb")

@@ -240,9 +240,8 @@ def test_what_comes_after_the_end_of_a_drain_does_not_make_it_fail():
     assert report.exit_code == 0
 
 
-@pytest.mark.parametrize(
-    ("values", "code"),
-    [
+def test_the_worst_reason_gives_the_exit_code(subtests):
+    for values, code in (
         ({"left_by": {"retry": 1, "nobody": 1}}, 1),
         ({"left_by": {"retry": 1}, "failed": 1}, 1),
         ({"left_by": {"retry": 1, "later": 1, "paused": 1}}, 6),
@@ -251,10 +250,9 @@ def test_what_comes_after_the_end_of_a_drain_does_not_make_it_fail():
         ({"left_by": {"retry": 1, "due": 2}, "undone": 2}, 1),
         ({"left_by": {"other slices": 2}}, 0),
         ({"skipped": True}, 0),
-    ],
-)
-def test_the_worst_reason_gives_the_exit_code(values, code):
-    assert Report(**values).exit_code == code
+    ):
+        with subtests.test(values=values, code=code):
+            assert Report(**values).exit_code == code
 
 
 def test_reasons_come_in_a_fixed_order(app):
@@ -477,7 +475,7 @@ def test_a_drain_of_a_job_names_what_stands_before_its_messages(app, caplog):
         ("job paused", "paused", 0, "is paused by anna; resume that"),
         ("dead", "dead", 1, "blocks its object; `msgworker rerun "),
         ("later", "later", 0, "it is not due yet; run again then"),
-        ("retry", "retry", 6, "the first in 86"),
+        ("retry", "retry", 6, "the first in 8"),
         ("runs", "other jobs", 6, "it is running on another"),
         ("nobody", "nobody", 1, "a foreign consumer has flagged it"),
         ("no handler", "no handler", 1, "a handler for topic v"),
@@ -574,21 +572,21 @@ def test_a_deep_job_is_drained_page_by_page(app, monkeypatch):
     assert (report.done, report.left_by) == (300, {"later": 1500})
 
 
-@pytest.mark.parametrize(
-    ("job", "options", "says"),
-    [
+def test_a_drain_of_a_job_that_cannot_be(app, subtests):
+    app.add_handler("t", lambda msg: None)
+    for job, options, says in (
         (99, {}, "no job 99"),
         (0, {}, "job"),
         (True, {}, "job"),
         ("x", {}, "job"),
         (2**63, {}, "job"),
         (1, {"scope": Instance("asA")}, "leave out"),
-    ],
-)
-def test_a_drain_of_a_job_that_cannot_be(app, job, options, says):
-    app.add_handler("t", lambda msg: None)
-    with pytest.raises(ConfigError, match=says):
-        app.drain(job=job, **options)
+    ):
+        with (
+            subtests.test(job=job, options=options, says=says),
+            pytest.raises(ConfigError, match=says),
+        ):
+            app.drain(job=job, **options)
 
 
 def test_a_table_without_jobs_is_not_drained_by_job(make_app):

@@ -370,9 +370,8 @@ def test_a_rerun_after_the_end_sends_nothing_again(app):
 # ---------------------------------------------------------------- bad input
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
+def test_a_job_that_cannot_be_opened(app, subtests):
+    for options, says in (
         ({"name": ""}, "1 to 190 characters"),
         ({"name": "x" * 191}, "1 to 190 characters"),
         ({"name": "a\x00"}, "NUL"),
@@ -385,28 +384,30 @@ def test_a_rerun_after_the_end_sends_nothing_again(app):
         ({"name": "a", "on_complete": ("t", None, "o" * 191)}, "object_id"),
         ({"name": "a", "opened_by": 5}, "opened_by"),
         ({"name": 5, "on_complete": "t"}, "open already"),
-    ],
-    ids=str,
-)
-def test_a_job_that_cannot_be_opened(app, options, says):
-    others = {name: value for name, value in options.items() if name != "name"}
-    with pytest.raises(ConfigError, match=says):
-        app.job(options["name"], **others)
-    with app.engine.connect() as conn:
-        assert conn.scalar(sa.select(sa.func.count()).select_from(JOB_TABLE.of(app.tables))) == 0
+    ):
+        with subtests.test(options=options, says=says):
+            others = {name: value for name, value in options.items() if name != "name"}
+            with pytest.raises(ConfigError, match=says):
+                app.job(options["name"], **others)
+            with app.engine.connect() as conn:
+                assert (
+                    conn.scalar(sa.select(sa.func.count()).select_from(JOB_TABLE.of(app.tables)))
+                    == 0
+                )
 
 
-@pytest.mark.parametrize("job", [True, "1", 0, -1, 2**63, 99, 1.0], ids=str)
-def test_a_job_that_is_none(app, job):
-    with pytest.raises(ConfigError, match="job"):
-        send(app, "a", job=job)
-    assert Table(app).statuses == []
+def test_a_job_that_is_none(app, subtests):
+    for job in (True, "1", 0, -1, 2**63, 99, 1.0):
+        with subtests.test(job=job):
+            with pytest.raises(ConfigError, match="job"):
+                send(app, "a", job=job)
+            assert Table(app).statuses == []
 
 
-@pytest.mark.parametrize("job", [True, 0, -5, 2**63])
-def test_an_id_that_is_none(app, job):
-    with pytest.raises(ConfigError, match="the id of a job"):
-        app.job(job)
+def test_an_id_that_is_none(app, subtests):
+    for job in (True, 0, -5, 2**63):
+        with subtests.test(job=job), pytest.raises(ConfigError, match="the id of a job"):
+            app.job(job)
 
 
 def test_a_seal_of_a_job_that_is_not_there(app):
