@@ -81,8 +81,8 @@ job drains: jobs drains objects=2 messages=1-2 loose=1 kills=2 pauses=1 late=0.3
 # A schedule: who fires it dies, stands still, gets no answer, and is rolled back.
 ticks: instances=3 ticks=4 steps=200 kills=3 pauses=2 stalls=4 stops=1 lost=0.1 again=0.06
     fail=0.1 reject=0.0 later=0.0
-# Heads are looked for long before their claim, while others change what they see.
-ahead: ahead instances=1 objects=5 messages=1-2 loose=5 steps=220 late=0.3 ops=5 foreign kills=1
+# One instance alone, while others change what it sees.
+alone: instances=1 objects=5 messages=1-2 loose=5 steps=220 late=0.3 ops=5 foreign kills=1
     pauses=1 stalls=3 stops=1 lost=0.06 again=0.03 poison=0.04 transactional=0.2
 # A statement is executed long after its sender has given it up.
 delayed: objects=1 instances=1 steps=280 lost=0.25 delayed=0.7 fail=0.1 reject=0.0 later=0.5

@@ -18,7 +18,6 @@ from msgworker.config import Settings
 from msgworker.errors import DatabaseUnavailable, Reject, RetryLater
 from msgworker.events import InstanceStopped, LeaseLost, Started
 from msgworker.instance.claiming.drain import Drain
-from msgworker.instance.claiming.loop import LookAhead
 from msgworker.instance.instance import Instance
 from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.running.context import BatchContext, Context
@@ -97,16 +96,6 @@ class Try:
         return kinds.get(self.outcome, ValueError("failed"))
 
 
-class Stale(LookAhead):
-    """Looks ahead whenever it can, and takes nothing for old."""
-
-    def __init__(self) -> None:
-        super().__init__(threads=THREADS, clock=lambda: 0.0)
-
-    def pays(self, held: int, *, run_length: float, handler_seconds: float | None) -> bool:
-        return super().pays(0, run_length=1.0, handler_seconds=0.0)
-
-
 class Process:
     """alive: it has not died or ended. drained: its drain was over."""
 
@@ -122,7 +111,6 @@ class Process:
         poison: frozenset[int],
         drain: Drain | None = None,
         schedules: tuple[Schedule, ...] = (),
-        ahead: bool = False,
     ) -> None:
         self.world = world
         self.label = label
@@ -172,8 +160,6 @@ class Process:
         self.setup.events.on(LeaseLost, self._lease_lost)
         self.setup.events.on(InstanceStopped, self._stopped)
         self.instance = Instance(self.setup, shared=self.shared, drain=drain)
-        if ahead:
-            self.instance.fetcher.kept_look = Stale()
         stage.begin(f"{label}.main", self, self._main)
 
     def new_id(self) -> str:

@@ -80,7 +80,6 @@ class Config:
     jobs: bool = False  # all messages are of one job, which is sealed with the last
     keys: int = 0  # two producers send so many messages each with unique keys; there are no others
     ticks: int = 0  # a schedule sends messages, every so many seconds; there are no others
-    ahead: bool = False  # heads are looked for long before their claim
     blind: bool = False  # the claim does not see a running message: only the guard excludes
 
 
@@ -303,7 +302,6 @@ class Schedule:
             poison=self.poison,
             drain=drain,
             schedules=self._schedules(),
-            ahead=self.config.ahead,
         )
         self.processes.append(process)
 

@@ -146,11 +146,6 @@ class Finder:
         return self._member is None or self._member.steady
 
     @property
-    def everywhere(self) -> bool:
-        """Whether it looks at the whole table instead of slices."""
-        return self._member is None
-
-    @property
     def reach(self) -> Slice | None:
         """All slices that it may look in, now or in turn; None = everywhere, or not known."""
         return None if self._member is None else self._member.reach()

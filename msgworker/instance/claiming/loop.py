@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from math import ceil
 
 from sqlalchemy import Connection
@@ -25,65 +25,6 @@ from msgworker.instance.running.pool import LaneQueue
 from msgworker.instance.settling.settler import Settler
 from msgworker.instance.state import Setup, Shared
 from msgworker.store.candidates import Candidate
-
-# --- Look ahead: look for the next heads while no lane is free yet.
-#
-# It runs beside handlers and settles, so that the next claim need not wait for its look. Where
-# lanes have runs, or handlers are slow, its heads would be old before a lane is free: then there is
-# no look ahead.
-
-OLD_SECONDS = 0.05
-"""Heads found longer ago than this are not claimed, but looked for again."""
-REST_SECONDS = 0.5
-"""The pause after a look ahead that was of no use."""
-ONE_EACH = 1.5
-"""Look ahead only if lanes have at most this many messages, on average."""
-
-
-class LookAhead:
-    """Keeps the last look ahead until its heads are claimed. Used by the fetcher's thread only."""
-
-    def __init__(self, *, threads: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._threads = threads
-        self._clock = clock
-        self._look: Look | None = None
-        self._under: Hashable = None
-        self._at = self._rest_until = 0.0
-
-    def pays(self, held: int, *, run_length: float, handler_seconds: float | None) -> bool:
-        """Whether to look now: the `held` lanes will end before the look is old.
-
-        run_length: the mean number of messages of a lane. handler_seconds: the mean of a handler,
-        None while none has ended.
-        """
-        if self._look is not None or run_length > ONE_EACH or handler_seconds is None:
-            return False
-        lasts = held * run_length * handler_seconds / self._threads
-        return lasts < OLD_SECONDS / 2 and self._clock() >= self._rest_until
-
-    def keep(self, look: Look, under: Hashable) -> None:
-        """Keep a look. under: what must still be the same at its claim, such as our id."""
-        self._look, self._under, self._at = look, under, self._clock()
-
-    def take(self, under: Hashable, want: int) -> Look | None:
-        """The kept look, if it is recent and has at least `want` heads. There may be more by now:
-        `complete` and `round_over` are False."""
-        look, self._look = self._look, None
-        if look is None:
-            return None
-        now = self._clock()
-        old = self._under != under or now - self._at > OLD_SECONDS
-        if old or look.quarantined is not None or len(look.candidates) < want:
-            self._rest_until = now + REST_SECONDS
-            return None
-        del look.candidates[want:]
-        look.complete = look.round_over = False
-        return look
-
-    def forget(self) -> None:
-        """Drop the kept look."""
-        self._look = None
-
 
 # --- How long the claim loop waits between two rounds.
 #
@@ -237,13 +178,11 @@ class Fetcher(Role):
         self.drain_end = drain_end
         seconds, clock = setup.settings.poll_seconds, setup.clock
         self.pace = PollPace(seconds, drains=drain_end.drains, clock=clock)
-        self.kept_look = LookAhead(threads=setup.threads, clock=clock)
         self._lanes = lanes
         self._settler = settler
         self.link = claimer.link
         self.exhausted = False
         self._more = True
-        self._full = False  # the last claim took all free lanes
         self._run_length = 1.0  # the mean number of messages of a lane, in the last claim
 
     def run_once(self) -> int:
@@ -257,8 +196,6 @@ class Fetcher(Role):
             held = len(self._in_flight.lanes)
             free = self.free(held)
             if free == 0 or self._waits_for_new_id(held):
-                if free == 0:
-                    self._look_ahead(held)
                 return -1
             won = 0
             if controls.limits and (won := self._claim_limited(free)):
@@ -268,8 +205,7 @@ class Fetcher(Role):
             if held and self.pace.look_in > 0 and not self._empties:
                 return won or -1
             me, idled = self._identity.id, self._lanes.take_idled()
-            look = self.kept_look.take((me, controls.apart), free)
-            look = look or self._finder.look(free, self._in_flight.objects())
+            look = self._finder.look(free, self._in_flight.objects())
             self._more = True
             last_try = look.quarantined or self._last_try
             if last_try is None:
@@ -292,8 +228,7 @@ class Fetcher(Role):
             if self._setup.events.wants(Looked):
                 self._setup.events.emit(Looked(me, len(look.candidates), found))
             self._more = self._left_some(look, found, free)
-            self._full = found >= free
-            self._lane_limit.claimed(idled=idled, full=self._full)
+            self._lane_limit.claimed(idled=idled, full=found >= free)
             return found + won or self._nothing(look)
 
     def answered(self) -> bool:
@@ -368,20 +303,6 @@ class Fetcher(Role):
         return step in (Step.BEGUN, Step.QUIESCING, Step.EMPTY)
 
     # ------------------------------------------------------------ look and claim
-
-    def _look_ahead(self, held: int) -> None:
-        """No lane is free: look for the next heads already, if that pays. Not while other instances
-        are alive: they would claim these heads first, and may need the CPU."""
-        shared = self._shared
-        controls, lonely = shared.controls, shared.peers.slots < 2
-        alone = lonely and not controls.limits and self._finder.everywhere
-        if not alone or not self._full or self._empties:
-            return
-        seconds = self._lanes.mean_seconds
-        if self.kept_look.pays(held, run_length=self._run_length, handler_seconds=seconds):
-            under = self._identity.id, controls.apart
-            look = self._finder.look(self._lane_limit.lanes, self._in_flight.objects())
-            self.kept_look.keep(look, under)
 
     def _claim_limited(self, free: int) -> int:
         """Claim messages of limited topics, at most one for each handler thread; returns how many
@@ -468,7 +389,6 @@ class Fetcher(Role):
 
     def failed(self, error: BaseException) -> None:
         self._finder.forget()
-        self.kept_look.forget()
         # Messages that became due in the outage were not seen yet: a drain starts anew.
         self.drain_end.saw_work()
 
