@@ -84,6 +84,9 @@ def pytest_runtest_teardown() -> Generator[None, object, object]:
     dispose_all()
     left = left_in_use()
     assert not left, f"connections are left in use: {left}"
+    if next(_ended) % TESTS_KEPT == 0:
+        gc.collect()
+        gc.freeze()
     return done
 
 
@@ -115,7 +118,15 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(5_000, 10, 1_000)
         gc.enable()
+
+
+_ended = itertools.count(1)
+TESTS_KEPT = 25
+"""What so many tests leave is looked at once: of what has outlived them, such as statements and
+tables that Apps share, most is there for good, and to look at it again and again took 15 % of the
+time of all tests."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` is looked at
