@@ -274,10 +274,8 @@ def kind_of(error: BaseException) -> str:
     return kind.__qualname__ if place == "builtins" else f"{place}.{kind.__qualname__}"
 
 
-def trace_id_of(headers: Any) -> str | None:
+def trace_id_of(headers: str) -> str | None:
     """The trace that headers carry, 32 hexadecimal digits; None if they hold no traceparent."""
-    if headers is None:
-        return None
     found = TRACEPARENT.fullmatch(_carrier(headers).get("traceparent", ""))
     return None if found is None else found[1]
 

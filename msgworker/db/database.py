@@ -87,6 +87,11 @@ def of(bind: sa.Connection | sa.Engine) -> Database:
     return of_dialect(bind.dialect)
 
 
+def database_of(engine: sa.Engine) -> Database:
+    """The capabilities of an engine's database; connects once to distinguish MariaDB and MySQL."""
+    return of(engine).known(engine)
+
+
 def of_error(error: BaseException | None) -> Database | None:
     """The Database whose driver has raised an error; None = no driver has."""
     for kind in type(error).__mro__:

@@ -17,7 +17,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from msgworker.config import nearest
 from msgworker.db.connections import doubt_sessions, is_a, watch_sessions
-from msgworker.db.database import DATABASES, NAMES, Database, of, of_dialect
+from msgworker.db.database import DATABASES, NAMES, of, of_dialect
 from msgworker.db.drivers import ISOLATION
 from msgworker.db.errors import MASK
 from msgworker.db.failover import ROLLED_BACK
@@ -127,11 +127,6 @@ def plain_url(url: URL) -> URL:
 def _plain(drivername: str) -> str:
     name = drivername.split("+")[0]
     return DATABASES[name].driver if name in NAMES else name
-
-
-def database_of(engine: sa.Engine) -> Database:
-    """The capabilities of an engine's database; connects once to distinguish MariaDB and MySQL."""
-    return of(engine).known(engine)
 
 
 def server_of(engine: sa.Engine) -> dict[str, str | int]:

@@ -12,7 +12,6 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from msgworker import db
-from msgworker.config import Settings
 from msgworker.db import (
     Trouble,
     now,
@@ -298,6 +297,8 @@ def clock(p: Subject) -> list[Finding]:
 
 NEWEST = 100
 """So many of the newest messages are asked when they were made."""
+AHEAD_SECONDS = 30.0
+"""How far in the future the newest message may seem to be made: clocks differ."""
 WHICH_ZONE = (
     'name the zone of its local times, MessageTable(time_zone="Asia/Shanghai") or `time_zone` in '
     "msgworker.toml, in all programs (docs/reference/adopting.md)"
@@ -313,7 +314,7 @@ def local_times(p: Subject) -> list[Finding]:
     if c.created_at is not None:
         w = sa.select(c.created_at.label("at")).order_by(c.msg_id.desc()).limit(NEWEST).subquery().c
         age = _read(p, sa.select(seconds_since(sa.func.max(real_instant(w.at)))))
-        if age is not None and float(age) < -Settings().lease_seconds:
+        if age is not None and float(age) < -AHEAD_SECONDS:
             text = (
                 f"the newest message was made {-float(age):,.0f} s in the future: column "
                 f"{t.names['created_at']} is read as the time of {zone}, in which it is not "

@@ -167,7 +167,8 @@ def columns_of(c: Cols, *, payload: bool) -> list[ColumnElement[Any]]:
 
 def info_of(t: Tables, row: Any) -> MessageInfo:
     values = dict(zip(_ROLES, row, strict=True))
-    trace_id = trace_id_of(values.pop("headers"))
+    headers = values.pop("headers")
+    trace_id = None if headers is None else trace_id_of(headers)
     odd: dict[str, str] = {}
     raw_status = values["status"]
     for role, value in values.items():

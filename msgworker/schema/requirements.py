@@ -24,7 +24,7 @@ from msgworker.message import DEFAULT_TOPIC
 from msgworker.schema import describe
 from msgworker.schema.describe import ROWS, Live, is_unique, max_error, rows_written
 from msgworker.schema.difference import REMAKE, Fault, faults_text, of_columns, read
-from msgworker.store.claim import refuse_at_once
+from msgworker.store.rows import refuse_at_once
 from msgworker.store.send import inserted_values, row_values
 from msgworker.table import REQUIRED, MessageTable, Tables, live_names, tables_for
 

@@ -251,13 +251,6 @@ OF_A_ROW = (Trouble.RACE, Trouble.OTHER)
 """Errors that may be about one row of a batch."""
 
 
-def refuse_at_once(conn: Connection, t: Tables) -> None:
-    """Make deferred constraints check at each statement until the end of the transaction: an error
-    at COMMIT does not name its row, and rolls back all others."""
-    if t.database.defers:
-        conn.execute(t.built("immediate", lambda: sa.text("SET CONSTRAINTS ALL IMMEDIATE")))
-
-
 def flag_apart(
     conn: Connection, t: Tables, candidates: Sequence[Candidate], *, me: str
 ) -> tuple[list[Row], dict[int, Exception]]:

@@ -369,3 +369,10 @@ def in_guard_order(t: Tables, change: sa.Update) -> sa.Update:
 
 def _has_all(*_: Any) -> NoReturn:
     raise AssertionError("a condition behind in_guard_order would be a part of the order")
+
+
+def refuse_at_once(conn: Connection, t: Tables) -> None:
+    """Make deferred constraints check at each statement until the end of the transaction: an error
+    at COMMIT does not name its row, and rolls back all others."""
+    if t.database.defers:
+        conn.execute(t.built("immediate", lambda: sa.text("SET CONSTRAINTS ALL IMMEDIATE")))

@@ -25,7 +25,7 @@ from msgworker.db import (
 )
 from msgworker.message import Outcome, Settled, Settlement, Status, ends_at
 from msgworker.store import tries
-from msgworker.store.claim import OF_A_ROW, refuse_at_once
+from msgworker.store.claim import OF_A_ROW
 from msgworker.store.done import (
     FlagMissing,
     NotTogether,
@@ -51,6 +51,7 @@ from msgworker.store.rows import (
     flagged_values,
     in_guard_order,
     locked_by_key,
+    refuse_at_once,
 )
 from msgworker.store.send import send_all
 from msgworker.table import Cols, Tables, lit

@@ -27,7 +27,7 @@ from msgworker.message import in_quarantine, topic_of
 from msgworker.store import claim, limits, recover
 from msgworker.store.candidates import Candidate
 from msgworker.store.pauses import asking_jobs
-from msgworker.store.rows import Bare, Row
+from msgworker.store.rows import Bare, Row, refuse_at_once
 from msgworker.table import Slice
 from msgworker.table.tables import prioritized
 
@@ -426,7 +426,7 @@ class Claimer:
                 free = limits.lock(conn, tables, limit)
                 candidates = [] if free is None else candidates[: free.starts]
             if apart and candidates:
-                claim.refuse_at_once(conn, tables)
+                refuse_at_once(conn, tables)
                 rows, refused = claim.flag_apart(conn, tables, candidates, me=me)
                 kept = self._still_free(conn, candidates, {row.msg_id for row in rows}, refused)
             elif candidates:
