@@ -19,6 +19,7 @@ from bench.process import Counts, watch
 from bench.seeding import TABLE, TOPIC, Rows, fill
 from msgworker import App, Message, MessageTable
 from msgworker.coordination import DatabaseLocks
+from msgworker.instance.claiming.heads import Wanted
 from msgworker.instance.claiming.passes import SliceSearch
 from msgworker.instance.claiming.search import TableSearch
 from msgworker.store import lease, pauses, recover
@@ -170,7 +171,7 @@ def _looks(app: App, server: Server) -> dict[str, float]:
         search = TableSearch(t, None)
 
         def look(conn: sa.Connection, search: TableSearch = search, slots: int = slots) -> object:
-            return search.look(conn, want=THREADS, held=0, slot=1, slots=slots)
+            return search.look(conn, Wanted(THREADS, slot=1, slots=slots))
 
         found[slots] = _cost(app, server, look, REPEAT)
     where = Slice("shard", (5, 6, 7, 8))
@@ -178,7 +179,7 @@ def _looks(app: App, server: Server) -> dict[str, float]:
     sliced = _cost(
         app,
         server,
-        lambda conn: slices.look_in(conn, where, want=THREADS),
+        lambda conn: slices.look(conn, Wanted(THREADS, where=where)),
         10 * REPEAT,
     )
     return {"look_cpu_ms": found[1], "wide_look_cpu_ms": found[1000], "slice_look_cpu_ms": sliced}

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from msgworker import App
 from msgworker.events import Claimed, Event, Events
 from msgworker.instance.claiming import loop, search
+from msgworker.instance.claiming.heads import Wanted
 from msgworker.store import candidates, claim, lease, recover
 from msgworker.store.rows import MIN_ID
 from tests.support.rounds import beat, fetch
@@ -205,7 +206,7 @@ class Held:
     def look(self, after: float = 0.0, skip: set[Any] | None = None) -> list[int]:
         self.now += after
         with self.app.engine.connect() as conn:
-            self.last = self.search.look(conn, want=10, held=0, skip_objects=skip)
+            self.last = self.search.look(conn, Wanted(10, skip_objects=skip or set()))
         return [c.msg_id for c in self.last.candidates]
 
     def in_between(self) -> None:

@@ -14,6 +14,7 @@ from tenacity.wait import wait_none
 
 from msgworker import App, Context, HandlerError, Message, MessageTable, Reject, SchemaError
 from msgworker.instance.claiming import passes, search
+from msgworker.instance.claiming.heads import Wanted
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.outcome import Result
 from msgworker.limit import Limit
@@ -270,7 +271,7 @@ def test_objects_of_limited_topics_are_not_read_again_in_each_round(app, monkeyp
         found: set[int] = set()
         with app.engine.connect() as conn:
             while not found >= wanted:
-                found |= {c.msg_id for c in one.look(conn, want=5, held=0).candidates}
+                found |= {c.msg_id for c in one.look(conn, Wanted(5)).candidates}
                 assert len(pages) < 30
         assert found == wanted
     assert len(pages) <= 4  # of 10
@@ -298,7 +299,7 @@ def test_limited_messages_without_an_object_are_not_proposed_among_others(app):
     found: set[int] = set()
     with app.engine.connect() as conn:
         for _ in range(3):
-            found |= {c.msg_id for c in one.look(conn, want=50, held=0).candidates}
+            found |= {c.msg_id for c in one.look(conn, Wanted(50)).candidates}
     assert found == {free}
     assert not found & waiting
 
@@ -362,7 +363,7 @@ def test_a_look_by_object_past_limited_ones_ends_when_it_took_long(sqlite_app, m
 
     monkeypatch.setattr(candidates, "heads", slowly)
     with sqlite_app.engine.connect() as conn:
-        one.look(conn, want=1, held=0)
+        one.look(conn, Wanted(1))
     assert len(steps) == 1
 
 

@@ -13,6 +13,7 @@ from tenacity.wait import wait_fixed, wait_none
 
 from msgworker import App, Context, Message, MessageTable, SchemaError
 from msgworker.doctor import Severity
+from msgworker.instance.claiming.heads import Wanted
 from tests import variants
 from tests.support.doctor import needed, run
 from tests.support.ops import Cut, cut_after
@@ -152,7 +153,7 @@ def test_nothing_is_claimed_beside_a_lane_of_the_same_object(made, name, kind, i
         one.finder.search.forget()
         objects = {lane.row.same}
         with one.fetcher.link.statement() as conn:
-            found = one.finder.search.look(conn, want=10, held=0, skip_objects=objects)
+            found = one.finder.search.look(conn, Wanted(10, skip_objects=objects))
         assert [c.msg_id for c in found.candidates] == [3]
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from msgworker import App
 from msgworker.instance.claiming import search as searching
+from msgworker.instance.claiming.heads import Wanted
 from msgworker.instance.claiming.search import PASSING_SECONDS, TableSearch
 from msgworker.store import candidates
 
@@ -37,7 +38,7 @@ def sent(app: App, topic: str, objects: list[str | None]) -> None:
 
 def look(app: App, search: TableSearch, want: int = 10) -> list[Any]:
     with app.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
-        return search.look(conn, want=want, held=0).candidates
+        return search.look(conn, Wanted(want)).candidates
 
 
 @pytest.mark.parametrize("name", [None, "o1"], ids=["no object", "an object"])

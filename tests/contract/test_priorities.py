@@ -14,7 +14,7 @@ from tenacity.wait import wait_none
 from msgworker import App, MessageTable
 from msgworker.errors import ConfigError, SchemaError
 from msgworker.instance.claiming import heads
-from msgworker.instance.claiming.heads import SHARE
+from msgworker.instance.claiming.heads import SHARE, Wanted
 from msgworker.instance.claiming.search import TableSearch
 from msgworker.instance.state import Controls
 from msgworker.store import claim
@@ -30,7 +30,7 @@ NOW = {"linger": 0, "threads": 1}
 def claims(app: App, search: TableSearch, want: int) -> list[int]:
     """The ids of the next claim, in its order; each is done at once."""
     with app.engine.connect() as conn:
-        found = search.look(conn, want=want, held=0).candidates
+        found = search.look(conn, Wanted(want)).candidates
         won = {row.msg_id for row in claim.flag(conn, app.tables, found, me=ME)}
         table = app.tables.message
         done = sa.update(table).where(table.c.msg_id.in_(won)).values(status=2, claimed_by=None)
@@ -164,7 +164,7 @@ def test_what_cannot_start_does_not_hide_lower_priorities(app, monkeypatch):
     found: list[int] = []
     with app.engine.connect() as conn:
         for _ in range(6):
-            look = search.look(conn, want=1, held=0)
+            look = search.look(conn, Wanted(1))
             found.append(look.candidates[0].msg_id)
     assert high in found
 
@@ -186,7 +186,7 @@ def test_urgent_messages_of_another_share_are_taken_too(app):
     urgent = send(app, *[f"u{i}" for i in range(6)], priority=1)
     search = TableSearch(app.tables, None)
     with app.engine.connect() as conn:
-        look = search.look(conn, want=7, held=0, slot=1, slots=4)
+        look = search.look(conn, Wanted(7, slot=1, slots=4))
     assert [c.msg_id for c in look.candidates][:6] == urgent
 
 

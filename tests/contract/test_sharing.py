@@ -9,6 +9,7 @@ import pytest
 
 from msgworker import App
 from msgworker.clock import clock
+from msgworker.instance.claiming.heads import Wanted
 from msgworker.instance.claiming.search import TableSearch
 from msgworker.instance.running.in_flight import Execution
 from msgworker.instance.state import Peers
@@ -119,7 +120,7 @@ class Sharing:
 
     def look(self, slot: int, want: int = 40) -> list[int]:
         with self.app.engine.connect() as conn:
-            look = self.searches[slot].look(conn, want=want, held=0, slot=slot, slots=self.slots)
+            look = self.searches[slot].look(conn, Wanted(want, slot=slot, slots=self.slots))
         self.complete = look.complete or look.round_over
         return [c.msg_id for c in look.candidates]
 

@@ -16,6 +16,7 @@ from msgworker.instance.claiming.heads import (
     HeadChooser,
     Search,
     Urgent,
+    Wanted,
     mixed,
     owed,
 )
@@ -38,7 +39,8 @@ def looked(seed: int, offer: Offer) -> list[Any]:
     search.paused = chance.choice((frozenset(), frozenset({"u"})))
     passed, skipped = {f"o{chance.randrange(9)}"}, {chance.randrange(60)}
     slots = chance.choice((1, 1, 3))
-    pick = HeadChooser(search, passed, skipped, chance.randrange(3), slots)
+    skips = {"skip_objects": passed, "skip_ids": skipped}
+    pick = HeadChooser(search, Wanted(1, slot=chance.randrange(3), slots=slots, **skips))
 
     def row(msg_id: int) -> Candidate:
         return Candidate(
@@ -78,7 +80,7 @@ def test_rows_that_are_offered_together_give_the_heads_that_they_give_one_by_one
 
 def test_the_head_of_an_object_that_cannot_run_holds_back_those_behind_it() -> None:
     search = Search(tables_for(MessageTable(), DATABASES["postgresql"]), None)
-    pick = HeadChooser(search, set(), set(), 0, 1)
+    pick = HeadChooser(search, Wanted(1))
     pick.offer_all(
         [Candidate(1, "a", 1, 0, 0, "t", 1)]
         + [Candidate(i, same, 0, 0, 0, "t", 1) for i, same in enumerate("abb", 2)]
@@ -93,7 +95,7 @@ def shared_out(
     """The heads chosen among 40, of which one in four is of our share or so; and how many are of
     other shares."""
     search = Search(tables_for(MessageTable(), DATABASES["postgresql"]), None)
-    pick = HeadChooser(search, set(), set(), 1, 4)
+    pick = HeadChooser(search, Wanted(1, slot=1, slots=4))
     pick.oldest_of_others, pick.most_of_others = oldest_of_others, most_of_others
     pick.offer_all([Candidate(i, f"o{i}", 0, 0, 0, "t", 1) for i in range(1, 41)])
     return [row.msg_id for row in pick.chosen(want)[0]], pick.of_others

@@ -16,6 +16,7 @@ from sqlalchemy.schema import CreateIndex
 from msgworker import App, MessageTable, RetryLater
 from msgworker.coordination.centres import Everywhere, Instance
 from msgworker.errors import ConfigError, SchemaError
+from msgworker.instance.claiming.heads import Wanted
 from msgworker.instance.claiming.passes import BEHIND, WINDOW, AgeSearch, SliceSearch
 from msgworker.instance.claiming.search import TableSearch
 from msgworker.message import Outcome, Settlement
@@ -217,7 +218,7 @@ def test_an_object_of_many_messages_hides_nothing_behind_it(app):
     found = set()
     with app.engine.connect() as conn:
         for _ in range(4):
-            look = search.look_in(conn, Slice("shard", (1,)), want=20)
+            look = search.look(conn, Wanted(20, where=Slice("shard", (1,))))
             found |= {c.object_id for c in look.candidates}
     assert found == {f"o{i}" for i in range(20)}
 
@@ -235,7 +236,7 @@ def test_a_look_finds_as_many_objects_as_are_wanted_however_many_messages_they_h
         sa.event.listen(conn, "before_cursor_execute", lambda *a: sent.append(a[2]))
         for _ in range(3):
             sent.clear()
-            look = search.look_in(conn, Slice("shard", (0, 1, 2, 3)), want=48)
+            look = search.look(conn, Wanted(48, where=Slice("shard", (0, 1, 2, 3))))
             found.append(len(look.candidates))
     assert found[2] == 48
     assert len(sent) <= 4
@@ -250,7 +251,7 @@ def test_messages_with_a_priority_come_first_in_their_slice_only(app):
     Table(app).edit(Table(app).where(msg_id=urgent[2]), shard=3)
     search = search_of(app)
     with app.engine.connect() as conn:
-        look = search.look_in(conn, Slice("shard", (1, 3)), want=6)
+        look = search.look(conn, Wanted(6, where=Slice("shard", (1, 3))))
     found = [c.msg_id for c in look.candidates]
     assert found[:2] == [urgent[0], urgent[2]]
     assert set(found[2:]) < set(plain)
@@ -270,7 +271,7 @@ def test_a_look_everywhere_is_bounded_however_many_instances_live(app, monkeypat
     found = TableSearch(app.tables, None)
     monkeypatch.setattr(found, "_look_window", lambda *_: False)  # as where it is full of others'
     with app.engine.connect() as conn:
-        found.look(conn, want=100, held=0, slot=1, slots=1000)
+        found.look(conn, Wanted(100, slot=1, slots=1000))
     assert limits == [WINDOW, WINDOW]
 
 
@@ -403,7 +404,8 @@ def lite(tmp_path) -> Callable[..., App]:
 
 def shown(app: App, search: SliceSearch, *shards: int, **options: Any) -> list[int]:
     with app.engine.connect() as conn:
-        look = search.look_in(conn, Slice("shard", shards), **{"want": 50, **options})
+        wanted = Wanted(**{"heads": 50, "where": Slice("shard", shards), **options})
+        look = search.look(conn, wanted)
     return sorted(c.msg_id for c in look.candidates)
 
 
@@ -524,7 +526,7 @@ def test_an_id_that_is_no_number_stops_no_look_by_age(tmp_path):
         for msg_id in (*range(1, 21), "'x'", "x'01'", *(f"'y{i}'" for i in range(20))):
             conn.exec_driver_sql(f"INSERT INTO own (msg_id, s) VALUES ({msg_id}, 0)")
     search = search_of(app)
-    assert [shown(app, search, 0, want=30) for _ in range(2)] == [list(range(1, 21))] * 2
+    assert [shown(app, search, 0, heads=30) for _ in range(2)] == [list(range(1, 21))] * 2
 
 
 @pytest.mark.parametrize("read", [slices.heads, slices.without_object])

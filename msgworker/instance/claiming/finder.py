@@ -13,7 +13,7 @@ from typing import Any
 
 from msgworker.instance.claiming.capacity import Contention
 from msgworker.instance.claiming.claimer import Claimer
-from msgworker.instance.claiming.heads import Look, Search
+from msgworker.instance.claiming.heads import Look, Search, Wanted
 from msgworker.instance.claiming.passes import AgeSearch, SliceSearch
 from msgworker.instance.claiming.search import TableSearch
 from msgworker.instance.connections import Connections
@@ -223,25 +223,16 @@ class Finder:
         self, search: Search, want: int, held: int, objects: set[Any], ids: set[int]
     ) -> Look:
         shared = self._shared
-        wants: dict[str, Any] = {
-            "want": want,
-            **shared.peers._asdict(),
-            "most_of_others": self.contention.most_of_others(busy=self.search.busy),
-            "skip_objects": objects,
-            "skip_ids": ids,
-        }
-        if self._member is None:
-            assert isinstance(search, TableSearch)
-            with self._link.statement() as conn:
-                return search.look(conn, held=held, **wants)
-        assert isinstance(search, SliceSearch)
-        if self.where is None:
-            return Look(complete=True)
-        # The index of slices has no running messages, but it has those behind them.
-        ours, mine = shared.in_flight.held()
-        wants |= {"skip_objects": objects | ours, "skip_ids": ids | mine}
+        if self._member is not None:
+            if self.where is None:
+                return Look(complete=True)
+            # The index of slices has no running messages, but it has those behind them.
+            ours, mine = shared.in_flight.held()
+            objects, ids = objects | ours, ids | mine
+        most_of_others = self.contention.most_of_others(busy=self.search.busy)
+        wanted = Wanted(want, held, self.where, *shared.peers, most_of_others, objects, ids)
         with self._link.statement() as conn:
-            look = search.look_in(conn, self.where, **wants)
+            look = search.look(conn, wanted)
         self.places = look.places
         return look
 

@@ -7,7 +7,7 @@ candidates are hints, `claim.flag` decides.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from msgworker.payload import is_text
 from msgworker.store import ranked
 from msgworker.store.candidates import Candidate, share_of_id
 from msgworker.store.ranked import Place, Ranked
-from msgworker.table import Tables
+from msgworker.table import Slice, Tables
 from msgworker.table.tables import prioritized
 
 FORGET_SECONDS = 1.0
@@ -28,6 +28,27 @@ DUE_SECONDS = 0.02
 LONGEST_REST_SECONDS = 30.0
 """The longest pause that follows from how long a look took: one slow answer of the database must
 not delay messages for long."""
+WHOLE_REACH = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a look is for: up to `heads` heads.
+
+    held: how many objects our lanes hold; their rows come first in the window. where: the slice to
+    look in; None = the whole table. slot, slots: our share of the objects; if it has too few heads,
+    up to `most_of_others` heads of other shares are taken. skip_objects, skip_ids: what is not to
+    be found now.
+    """
+
+    heads: int
+    held: int = 0
+    where: Slice | None = None
+    slot: int = 0
+    slots: int = 1
+    most_of_others: int = WHOLE_REACH
+    skip_objects: Set[Any] = frozenset()
+    skip_ids: Set[int] = frozenset()
 
 
 @dataclass(slots=True)
@@ -153,39 +174,28 @@ def mixed(
 
 # --- Choose heads from the rows that a look reads: of each object the first one, if it may run.
 
-WHOLE_REACH = 1 << 31
-
 
 class HeadChooser:
     """Chooses heads from the rows of one look: of each object the first, if it can run.
 
-    slot, slots: our share of the objects. most_of_others: how many heads of other shares may be
-    chosen if ours has too few. oldest_of_others: how many of their first ones are chosen in any
-    case. of_others: how many were chosen.
+    slot, slots, most_of_others: see `Wanted`. oldest_of_others: how many of the first heads of
+    other shares are chosen in any case. of_others: how many were chosen.
     """
 
-    def __init__(
-        self,
-        search: Search,
-        skip_objects: set[Any],
-        skip_ids: set[int] | frozenset[int],
-        slot: int,
-        slots: int,
-        most_of_others: int = WHOLE_REACH,
-    ) -> None:
+    def __init__(self, search: Search, wanted: Wanted) -> None:
         self._search = search
-        self._skipped = skip_objects
-        self._skip_ids = skip_ids
+        self._skipped = set(wanted.skip_objects)
+        self._skip_ids = wanted.skip_ids
         self._taken: set[int] = set()
         self._max_tries = search.tables.spec.max_tries
         # An index is faster than `same`, and this is read for every row of every look.
         self._key_at = Candidate._fields.index("object_id" if search.tables.fold is None else "key")
-        self.slot = slot % max(1, slots)
-        self.slots = max(1, slots)
+        self.slots = max(1, wanted.slots)
+        self.slot = wanted.slot % self.slots
         self.own: list[Candidate] = []
         self.priorities: dict[int, int] = {}
         self._others: list[Candidate] = []
-        self.most_of_others = most_of_others
+        self.most_of_others = wanted.most_of_others
         self.oldest_of_others = self.of_others = 0
         self._waited: dict[Any, Candidate] = {}
         self.quarantined: Candidate | None = None
@@ -370,6 +380,10 @@ class Search:
         self._urgent = Urgent(tables)
         self._overtaken = 0  # see `mixed`
         self._turn = 0
+
+    def look(self, conn: Connection, wanted: Wanted) -> Look:
+        """Look for heads, as a search of its kind does."""
+        raise NotImplementedError
 
     def use(self, tables: Tables) -> None:
         """Read by these tables from now on: they differ by whether a job is paused."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import Connection
@@ -19,10 +19,10 @@ from sqlalchemy import Connection
 from msgworker.instance.claiming.heads import (
     DUE_SECONDS,
     LONGEST_REST_SECONDS,
-    WHOLE_REACH,
     HeadChooser,
     Look,
     Search,
+    Wanted,
 )
 from msgworker.store import candidates, ranked, shards
 from msgworker.store.candidates import Candidate, Those
@@ -323,7 +323,7 @@ WIDEST = 64
 DEEP = 24
 """From this many messages per object on, skipping to the next object costs less than reading on."""
 ASK_DEPTH = 16
-Skip = tuple[set[Any], Collection[int]]
+Skip = tuple[Set[Any], Set[int]]
 """Objects and messages to skip."""
 MOST_ENTRIES = 16_000
 
@@ -364,25 +364,16 @@ class SliceSearch(Search):
         self._depth = 1.0
         self._without_object_at = 0.0
 
-    def look_in(
-        self,
-        conn: Connection,
-        where: Slice,
-        *,
-        want: int,
-        slot: int = 0,
-        slots: int = 1,
-        most_of_others: int = WHOLE_REACH,
-        skip_objects: set[Any] | None = None,
-        skip_ids: set[int] | frozenset[int] = frozenset(),
-    ) -> Look:
-        """As `TableSearch.look`, in a slice."""
-        now = time.monotonic()
+    def look(self, conn: Connection, wanted: Wanted) -> Look:
+        now, want, where = time.monotonic(), wanted.heads, wanted.where
+        if where is None:
+            return Look(complete=True)
         if now >= self._forget_at:
             self._forget(now)
-        slots = 1 if where.exclusive else slots
-        skip = (set(skip_objects or ()) | self._blocked, skip_ids | self._skipped_ids)
-        chooser = HeadChooser(self, set(skip[0]), skip[1], slot, slots, most_of_others)
+        slots = 1 if where.exclusive else wanted.slots
+        skip = wanted.skip_objects | self._blocked, wanted.skip_ids | self._skipped_ids
+        wanted = replace(wanted, slots=slots, skip_objects=skip[0], skip_ids=skip[1])
+        chooser = HeadChooser(self, wanted)
         self._tracks = {v: self._tracks.get(v) or _Track() for v in where.values}
         budget = min(WINDOW, max(want, LEAST_WANT) * slots * self._factor)
         each = math.ceil(budget / len(where.values))
@@ -471,7 +462,7 @@ class SliceSearch(Search):
 
     def _any_can_run(self, page: Page, skip: Skip) -> bool:
         """Whether a row of the page could run now."""
-        judge = HeadChooser(self, set(), frozenset(), 0, 1)
+        judge = HeadChooser(self, Wanted(1))
         free = (row for row in page.found if judge.can_run(row))
         return any(row.same not in skip[0] and row.msg_id not in skip[1] for row in free)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
 
@@ -27,10 +27,10 @@ from msgworker.instance.claiming.heads import (
     DUE_SECONDS,
     FORGET_SECONDS,
     LONGEST_REST_SECONDS,
-    WHOLE_REACH,
     HeadChooser,
     Look,
     Search,
+    Wanted,
     owed,
 )
 from msgworker.instance.claiming.passes import IDLE_OBJECTS, READ_AGAIN, WINDOW, ObjectCursor
@@ -194,30 +194,13 @@ class TableSearch(Search):
         self._cursor.tables = tables
         super().use(tables)
 
-    def look(
-        self,
-        conn: Connection,
-        *,
-        want: int,
-        held: int,
-        slot: int = 0,
-        slots: int = 1,
-        most_of_others: int = WHOLE_REACH,
-        skip_objects: set[Any] | None = None,
-        skip_ids: set[int] | frozenset[int] = frozenset(),
-    ) -> Look:
-        """Look for up to `want` heads.
-
-        held: how many objects our lanes hold; their rows come first in the window.
-        slot, slots: our share of the objects; if it has too few heads, up to `most_of_others` heads
-        of other shares are taken.
-        """
-        now = time.monotonic()
+    def look(self, conn: Connection, wanted: Wanted) -> Look:
+        now, want = time.monotonic(), wanted.heads
         if now >= self._forget_at:
             self._forget(now)
         self._turn += 1
-        skip_ids = skip_ids | self._skipped_ids
-        chooser = HeadChooser(self, set(skip_objects or ()), skip_ids, slot, slots, most_of_others)
+        skip_ids = wanted.skip_ids | self._skipped_ids
+        chooser = HeadChooser(self, replace(wanted, skip_ids=skip_ids))
         if self._turn % 8 == 0:  # so that the oldest of other shares do not starve
             chooser.oldest_of_others = max(1, want // 8)
         due_complete, first = self._look_due(conn, chooser, now, want)
@@ -230,7 +213,7 @@ class TableSearch(Search):
         complete = round_over = self._passing = False
         self._from_start = True
         if whole and self.tables.database.oldest_index:
-            complete = self._look_window(conn, chooser, want, held, enough) and due_complete
+            complete = self._look_window(conn, chooser, want, wanted.held, enough) and due_complete
         if whole and len(chooser.own) < enough and not complete and not self._passing:
             round_over = self._look_objects(conn, chooser, enough)
             complete = round_over and self._cursor.clean
