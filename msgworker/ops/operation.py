@@ -531,7 +531,7 @@ class Writing(Call):
             kept |= call.kept(kept.pop("ids"))
         return RecordedOperation(self._engine, self._tables, kind, by, kept, op, **pace)
 
-    def _told(self, kind: Kind, would: DryRun) -> Repaired:
+    def _counted(self, kind: Kind, would: DryRun) -> Repaired:
         """The result of a dry run, with the first of the messages."""
         with self._reading() as (conn, t):
             shown = [messages.show(conn, t, i) for i in would.first[:SAMPLE]]

@@ -256,7 +256,7 @@ class Repairs(Writing):
                 would = DryRun.of(timed, asked)
             asked.check(kind, would)
             if asked.dry_run:
-                return self._told(kind, would)
+                return self._counted(kind, would)
         self._ready()
         selection = replace(selection, tables=self._tables)  # with what was created since
         if rate is not None:  # pages that are read ahead must not become stale

@@ -343,7 +343,7 @@ class Upkeep(Writing):
         held = held_by(self._clock, self._engine, t, instance)
         refuse_living(held, force)
         if dry_run:
-            return self._told("release", DryRun(held.ids, len(held.ids)))
+            return self._counted("release", DryRun(held.ids, len(held.ids)))
         self._ready()
         if held.lease is None and not held.ids:
             return Repaired(kind="release")
@@ -390,7 +390,7 @@ class Upkeep(Writing):
         undated, left = [Skip(i, Why.UNDATED) for i in lost], Skips()
         left.add(undated)
         if dry_run:
-            return self._told("release", DryRun(seen, len(seen) + left.count, skips=left))
+            return self._counted("release", DryRun(seen, len(seen) + left.count, skips=left))
         self._ready()
         if not seen:
             return Repaired(kind="release", matched=left.count, **left.as_counts)
@@ -456,7 +456,7 @@ class Upkeep(Writing):
         with self._reading() as (conn, t):
             count = purge.count(conn, t, old)
             first = purge.page(conn, t, old, after=None, limit=SAMPLE)
-        return self._told("purge", DryRun(first, count))
+        return self._counted("purge", DryRun(first, count))
 
     # ------------------------------------------------------------ pause
 

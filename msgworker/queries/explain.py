@@ -121,7 +121,8 @@ def of_heads(
     of_jobs = {info.job_id for info in open_ones if info.job_id is not None}
     only = next(iter(of_jobs)) if len(of_jobs) == 1 else None
     paused = {one.job_id: one for one in pauses.read_jobs(conn, t, job_id=only)} if of_jobs else {}
-    holds = jobs.held_up(conn, t, [one.msg_id for one in infos if one.status is State.DEAD])
+    dead = [info.msg_id for info in infos if info.status is State.DEAD]
+    holds = jobs.held_up(conn, t, dead) if dead else {}
 
     def row(info: MessageInfo) -> Facts:
         if info.status is State.PROCESSING:

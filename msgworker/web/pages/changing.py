@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
@@ -27,6 +27,7 @@ from msgworker.web.pages.audit import HELP, begun
 from msgworker.web.site import COUNTED, Refused, Site, or_refused, site_of
 from msgworker.web.writes import CHANGES, EDIT, ON_THINGS, Change, OnThing
 
+W = TypeVar("W", Change, OnThing)
 MOST_RATE = 100_000
 MOST_REASON = 1000
 MOST_NAME = 255
@@ -45,9 +46,9 @@ def reason_of(form: Mapping[str, str]) -> str:
 # --- Rerun, discard and cancel.
 
 
-def change_of(request: Request) -> Change:
-    """The change of the path, for whom the viewer has the role; raises HTTPException."""
-    found = CHANGES.get(request.path_params["kind"])
+def kind_of(request: Request, writes: Mapping[str, W]) -> W:
+    """The write of the path, for which the viewer has the role; raises HTTPException."""
+    found = writes.get(request.path_params["kind"])
     if found is None:
         raise HTTPException(404)
     site_of(request).need(request, found.role)
@@ -98,7 +99,7 @@ async def edit_ticked(request: Request) -> Response:
 
 
 async def confirm(request: Request) -> Response:
-    site, change = site_of(request), change_of(request)
+    site, change = site_of(request), kind_of(request, CHANGES)
     chosen = chosen_of(ticked(request.query_params))
     order, options = options_of(change, request.query_params)
     counts_on = request.query_params.get("count") == "on"
@@ -123,7 +124,7 @@ async def confirm(request: Request) -> Response:
 
 
 async def write(request: Request) -> Response:
-    site, change = site_of(request), change_of(request)
+    site, change = site_of(request), kind_of(request, CHANGES)
     form = forms.form_of(request)
     chosen = chosen_of(form)
     _, options = options_of(change, form)
@@ -177,13 +178,9 @@ def back(site: Site, request: Request, chosen: Chosen) -> tuple[str, str]:
 
 
 def act_of(request: Request) -> OnThing:
-    """The act of the path, for whom the viewer has the role; raises HTTPException."""
-    found = ON_THINGS.get(request.path_params["kind"])
-    if found is None:
-        raise HTTPException(404)
-    site = site_of(request)
-    site.need(request, found.role)
-    if found.elsewhere and site.elsewhere is None:
+    """The act of the path, see `kind_of`; none on a lock of another centre where there is none."""
+    found = kind_of(request, ON_THINGS)
+    if found.elsewhere and site_of(request).elsewhere is None:
         raise HTTPException(404)
     return found
 
