@@ -34,6 +34,7 @@ from msgworker.queries.explain import Asked, Waits
 from msgworker.queries.remaining import left
 from msgworker.store import lease
 from msgworker.testing import Database, drain
+from tests.support.databases import SQLITE
 from tests.support.leases import registered
 from tests.support.rows import Table, edit, leave_rows_at_1, send
 from tests.support.waiting import in_thread, until
@@ -572,6 +573,7 @@ def test_a_deep_job_is_drained_page_by_page(app, monkeypatch):
     assert (report.done, report.left_by) == (300, {"later": 1500})
 
 
+@SQLITE
 def test_a_drain_of_a_job_that_cannot_be(app, subtests):
     app.add_handler("t", lambda msg: None)
     for job, options, says in (

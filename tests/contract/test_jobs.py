@@ -22,6 +22,7 @@ from msgworker.queries import jobs as progress
 from msgworker.queries.remaining import Left
 from msgworker.store import jobs
 from msgworker.table import JOB_TABLE
+from tests.support.databases import SQLITE
 from tests.support.leases import registered
 from tests.support.refusing import refuse
 from tests.support.rows import Table, edit, send
@@ -370,6 +371,7 @@ def test_a_rerun_after_the_end_sends_nothing_again(app):
 # ---------------------------------------------------------------- bad input
 
 
+@SQLITE
 def test_a_job_that_cannot_be_opened(app, subtests):
     for options, says in (
         ({"name": ""}, "1 to 190 characters"),
@@ -396,6 +398,7 @@ def test_a_job_that_cannot_be_opened(app, subtests):
                 )
 
 
+@SQLITE
 def test_a_job_that_is_none(app, subtests):
     for job in (True, "1", 0, -1, 2**63, 99, 1.0):
         with subtests.test(job=job):
@@ -404,6 +407,7 @@ def test_a_job_that_is_none(app, subtests):
             assert Table(app).statuses == []
 
 
+@SQLITE
 def test_an_id_that_is_none(app, subtests):
     for job in (True, 0, -5, 2**63):
         with subtests.test(job=job), pytest.raises(ConfigError, match="the id of a job"):

@@ -14,6 +14,7 @@ from msgworker.errors import ConfigError, SelectionChanged, TookTooLong
 from msgworker.ops import selection as choosing
 from msgworker.ops.call import Progress
 from msgworker.store import bounded, change, recover
+from tests.support.databases import SQLITE
 from tests.support.ops import DONE, FAILED, NEW, Cut, audited, many_dead, put
 
 PAGE = 10
@@ -187,6 +188,7 @@ def test_a_rerun_up_to_a_message_keeps_to_it_also_when_continued(app):
     assert len(app.ops.find(status="dead", limit=300)) == 100
 
 
+@SQLITE
 def test_up_to_alone_chooses_nothing(app):
     (found,) = put(app, ("a", NEW))
     for write in (app.ops.discard, app.ops.cancel):

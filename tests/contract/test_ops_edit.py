@@ -14,6 +14,7 @@ from msgworker.ops.edits import diff
 from msgworker.payload import decode_exactly
 from msgworker.store.audit import Edited
 from tests.engines import plain_engine
+from tests.support.databases import SQLITE
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, put
 from tests.support.rounds import by_hand
 from tests.support.rows import edit, send
@@ -231,6 +232,7 @@ def test_what_a_failed_try_has_not_said_is_in_no_group_of_failures(app):
     assert list(app.ops.failures()) == []
 
 
+@SQLITE
 def test_an_edit_refuses(app, table, subtests):
     (msg_id,) = send(app, "a")
     for given in (
@@ -259,6 +261,7 @@ def test_an_edit_refuses(app, table, subtests):
             assert table.one("topic", "status") == ("t", NEW)
 
 
+@SQLITE
 def test_an_edit_refuses_a_payload_that_cannot_be_sent(app, subtests):
     (msg_id,) = send(app, "a", payload=1)
     for payload in (float("nan"), object(), {"a": "\ud800"}):

@@ -14,6 +14,7 @@ from msgworker.queries import counts, pages
 from msgworker.store import bounded, tries
 from msgworker.store.bounded import Capped, Found, cursor_place, cursor_text
 from msgworker.store.tries import Failure, Kind, fingerprint
+from tests.support.databases import SQLITE
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, put
 from tests.support.rows import send
 
@@ -142,6 +143,7 @@ NO_CURSORS += [
 ]
 
 
+@SQLITE
 def test_a_cursor_that_is_none_is_refused(app):
     for wanted in ({}, {"status": "done"}, {"fingerprint": "a" * 16}):
         for after in NO_CURSORS:
@@ -159,6 +161,7 @@ def test_a_cursor_of_another_list_finds_nothing_or_is_refused(app):
                 assert "no cursor" in str(error)  # noqa: PT017 - either of the two
 
 
+@SQLITE
 def test_wrong_filters_of_a_page_are_refused(app):
     wrong: tuple[dict[str, Any], ...] = (
         {"limit": 201},
@@ -244,6 +247,7 @@ def test_a_read_that_takes_too_long_is_ended_and_the_connection_lives_on(app, mo
     assert hurried.counts() == app.ops.counts() == []
 
 
+@SQLITE
 def test_a_deadline_is_a_number_of_seconds(app):
     for seconds in (0, -1, float("nan"), "1s", True, 1e9):
         with pytest.raises(ConfigError, match="seconds"):

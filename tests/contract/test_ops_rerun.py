@@ -221,8 +221,9 @@ def test_rerun_of_a_message_that_is_behind_its_time_needs_force(app, table):
 
 def test_rerun_of_a_message_whose_later_one_runs_says_so(app, table):
     first, second = put(app, ("o", FAILED), ("o", RUNNING))
-    done = app.ops.rerun([first])
-    assert (done, done.skips[0].other_id) == (0, second)
+    for also, why in ((False, Why.RAN_LATER), (True, Why.RUNS_LATER)):
+        done = app.ops.rerun([first], with_successors=also)
+        assert (done, done.skips[0].why, done.skips[0].other_id) == (0, why, second)
     assert table.statuses == [-1, 1]
 
 
@@ -322,13 +323,6 @@ def test_with_successors_of_several_messages_of_one_object(app, table):
     assert (would.matched, would.changed, would.skipped) == (3, 3, 0)
     assert (done.matched, done.changed, done.skipped) == (3, 3, 0)
     assert table.statuses == [0, 0, 0]
-
-
-def test_with_successors_waits_for_what_runs(app, table):
-    first, second = put(app, ("o", FAILED), ("o", RUNNING))
-    done = app.ops.rerun([first], with_successors=True)
-    assert (done, done.skips[0].why, done.skips[0].other_id) == (0, Why.RUNS_LATER, second)
-    assert table.statuses == [-1, 1]
 
 
 def test_with_successors_leaves_what_was_discarded(app, table):

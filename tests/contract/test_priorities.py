@@ -19,6 +19,7 @@ from msgworker.instance.claiming.search import TableSearch
 from msgworker.instance.state import Controls
 from msgworker.store import claim
 from msgworker.table import URGENT
+from tests.support.databases import SQLITE
 from tests.support.flags import ME
 from tests.support.rounds import by_hand, fetch
 from tests.support.rows import Table, send
@@ -67,6 +68,7 @@ def test_a_high_priority_does_not_lift_the_earlier_messages_of_its_object(app):
     assert ran == [high, first, other, behind] or ran == [high, first, behind, other]
 
 
+@SQLITE
 @pytest.mark.requires("small_integers")
 def test_a_priority_out_of_range_is_refused_before_anything_is_sent(app, table, subtests):
     for priority in (-1, 32_768, 1.0, "5", True, Decimal(1)):

@@ -11,6 +11,7 @@ from tenacity.wait import wait_fixed, wait_none
 
 from msgworker import Context, Message, Reject
 from msgworker.errors import HandlerError, HandlerStuck
+from tests.support.databases import SQLITE
 from tests.support.leases import leases
 from tests.support.logged import assert_facts
 from tests.support.rows import Table, send
@@ -170,6 +171,7 @@ def test_worker_in_the_background_leaves_too_and_gives_back_the_rest(hangs):
     until(lambda: table.rows("status")[1:] == [(0,)] * len(behind), "the rest is given back")
 
 
+@SQLITE
 def test_bad_timeout_actions_are_refused(app, subtests):
     for options in ({"timeout_action": "restart"}, {"timeout": 1, "timeout_action": "kill"}):
         with subtests.test(options=options), pytest.raises(HandlerError, match="timeout"):

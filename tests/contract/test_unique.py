@@ -18,6 +18,7 @@ from msgworker.store import claim
 from msgworker.store.candidates import Candidate
 from msgworker.table import HELD_KEY, UNIQUE
 from tests.engines import plain_engine
+from tests.support.databases import SQLITE
 from tests.support.flags import ME
 from tests.support.rows import Table, edit
 from tests.support.tables import OTHER_NAMES
@@ -304,6 +305,7 @@ def test_send_many_takes_keys_and_keeps_the_order(app, table):
     assert [n for n in payloads(app) if n is not None] == [1, 2, 4]
 
 
+@SQLITE
 def test_a_bad_key_is_refused_before_anything_is_sent(app, table, subtests):
     for key in ("", "x" * 191, 5, b"k", "a\x00b", "\ud800", True):
         with subtests.test(key=key):
@@ -314,6 +316,7 @@ def test_a_bad_key_is_refused_before_anything_is_sent(app, table, subtests):
             assert table.column("msg_id") == []
 
 
+@SQLITE
 def test_a_bad_option_of_a_key_is_refused(app, subtests):
     for options in ({"unique": "always"}, {"on_duplicate": "ignore"}, {"unique": None}):
         with (
@@ -323,6 +326,7 @@ def test_a_bad_option_of_a_key_is_refused(app, subtests):
             send(app, **options)
 
 
+@SQLITE
 def test_options_of_keys_need_a_key(app, table):
     with pytest.raises(ConfigError, match="give one too"):
         send(app, None, unique="kept")

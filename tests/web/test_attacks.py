@@ -34,93 +34,89 @@ def asked(dashboard: Any, path: str, method: str = "GET") -> Any:
     return Browser(odd).request(method, "/")
 
 
-@pytest.mark.parametrize("target", ["*", "http://evil.example/", "evil.example:443", ""])
-@pytest.mark.parametrize("root", ["", "/queue"])
-def test_a_target_that_is_no_path_is_refused(sqlite_app: App, target: str, root: str) -> None:
+def test_a_target_that_is_no_path_is_refused(sqlite_app: App, subtests: Any) -> None:
     """As of OPTIONS * and of a client that takes us for its proxy."""
-    dashboard = sqlite_app.web(root_path=root)
-    found = asked(dashboard, target)
-    assert found.status_code == (200 if target == "" else 404)
-    assert found.headers["x-content-type-options"] == "nosniff"
-    assert asked(dashboard, target, "OPTIONS").status_code == 403
+    for root in ("", "/queue"):
+        dashboard = sqlite_app.web(root_path=root)
+        for target in ("*", "http://evil.example/", "evil.example:443", ""):
+            with subtests.test(target=target, root=root):
+                found = asked(dashboard, target)
+                assert found.status_code == (200 if target == "" else 404)
+                assert found.headers["x-content-type-options"] == "nosniff"
+                assert asked(dashboard, target, "OPTIONS").status_code == 403
 
 
-@pytest.mark.parametrize("path", ["/system/", "/static", "/api/v1/messages/", "/healthz/"])
-def test_no_answer_names_the_host_or_the_scheme(sqlite_app: App, path: str) -> None:
+def test_no_answer_names_the_host_or_the_scheme(sqlite_app: App, subtests: Any) -> None:
     """Behind a proxy with TLS both are others than those that we see."""
-    found = browse(sqlite_app, root_path="/queue").get(f"/queue{path}")
-    assert (found.status_code, found.headers.get("location")) == (404, None)
-    found = browse(sqlite_app, root_path="/queue").get("/queue")
-    assert found.status_code == 200
+    client = browse(sqlite_app, root_path="/queue")
+    for path in ("/system/", "/static", "/api/v1/messages/", "/healthz/"):
+        with subtests.test(path=path):
+            found = client.get(f"/queue{path}")
+            assert (found.status_code, found.headers.get("location")) == (404, None)
+    assert client.get("/queue").status_code == 200
 
 
-@pytest.mark.parametrize(
-    "headers", [{}, {"host": "evil.example"}, {"x-forwarded-for": "10.0.0.7"}], ids=str
-)
-@pytest.mark.parametrize("path", ["/login", "/system", "/healthz", "/nothing", "/%00"])
-def test_who_is_not_admitted_learns_no_place_and_no_version(
-    sqlite_app: App, path: str, headers: dict[str, str]
-) -> None:
+def test_who_is_not_admitted_learns_no_place_and_no_version(sqlite_app: App, subtests: Any) -> None:
     """A page of another site whose name was pointed at us reads our refusals."""
-    for dashboard in (dashboard_with(sqlite_app, label="CANARY"), sqlite_app.web(label="CANARY")):
-        client = Browser(dashboard, peer="10.0.0.7")
-        found = client.get(path, headers=headers)
-        for told in ("CANARY", "msgworker_message", "sqlite", __version__):
-            assert told not in found.text + str(found.headers), told
+    dashboards = dashboard_with(sqlite_app, label="CANARY"), sqlite_app.web(label="CANARY")
+    for headers in ({}, {"host": "evil.example"}, {"x-forwarded-for": "10.0.0.7"}):
+        for path in ("/login", "/system", "/healthz", "/nothing", "/%00"):
+            with subtests.test(headers=headers, path=path):
+                for dashboard in dashboards:
+                    client = Browser(dashboard, peer="10.0.0.7")
+                    found = client.get(path, headers=headers)
+                    for told in ("CANARY", "msgworker_message", "sqlite", __version__):
+                        assert told not in found.text + str(found.headers), told
 
 
-@pytest.mark.parametrize(
-    "path", ["/audit/{}", "/messages/{}", "/audit?after={}", "/writes/x?op={}"]
-)
-@pytest.mark.parametrize("number", [MOST_ID, MOST_ID + 1, -MOST_ID - 1, -MOST_ID - 2, 10**400])
-def test_a_number_that_no_database_has_is_refused(sqlite_app: App, path: str, number: int) -> None:
-    found = browse(sqlite_app).get(path.format(number))
-    assert found.status_code in (200, 400, 404), found.text
+def test_a_number_that_no_database_has_is_refused(sqlite_app: App, subtests: Any) -> None:
+    client = browse(sqlite_app)
+    for path in ("/audit/{}", "/messages/{}", "/audit?after={}", "/writes/x?op={}"):
+        for number in (MOST_ID, MOST_ID + 1, -MOST_ID - 1, -MOST_ID - 2, 10**400):
+            with subtests.test(path=path, number=number):
+                found = client.get(path.format(number))
+                assert found.status_code in (200, 400, 404), found.text
 
 
-@pytest.mark.parametrize("path", ["/lanes?by=object", "/failures", "/messages?status=dead"])
-@pytest.mark.parametrize(
-    "place",
-    [
-        '["\\u0000"]',
-        '["\\ud800"]',
-        '[1, "\\u0000"]',
-        '[1, "\\udfff"]',
-        "[1e999, 1]",
-        '[9223372036854775808, "a"]',
-        "[0, [1e999]]",
-        '[0, ["\\u0000", 1]]',
-        "[" * 1400,
-    ],
-)
-def test_a_cursor_of_an_attacker_is_refused(app: App, visit: Any, path: str, place: str) -> None:
+def test_a_cursor_of_an_attacker_is_refused(app: App, visit: Any, subtests: Any) -> None:
     put(app, ("a", FAILED))
-    text = base64.urlsafe_b64encode(place.encode()).decode().rstrip("=")
-    for root in ("", "/api/v1"):
-        asked = f"{root}{path}{'&' if '?' in path else '?'}after={text}"
-        found = visit(app).client.get(asked)
-        assert found.status_code in (200, 400, 422), (asked, found.text)
+    client = visit(app).client
+    for path in ("/lanes?by=object", "/failures", "/messages?status=dead"):
+        for place in (
+            '["\\u0000"]',
+            '["\\ud800"]',
+            '[1, "\\u0000"]',
+            '[1, "\\udfff"]',
+            "[1e999, 1]",
+            '[9223372036854775808, "a"]',
+            "[0, [1e999]]",
+            '[0, ["\\u0000", 1]]',
+            "[" * 1400,
+        ):
+            with subtests.test(path=path, place=place):
+                text = base64.urlsafe_b64encode(place.encode()).decode().rstrip("=")
+                for root in ("", "/api/v1"):
+                    asked = f"{root}{path}{'&' if '?' in path else '?'}after={text}"
+                    found = client.get(asked)
+                    assert found.status_code in (200, 400, 422), (asked, found.text)
 
 
 # ---------------------------------------------------------------- payloads
 
 
-@pytest.mark.parametrize(
-    "payload",
-    [
+def test_what_is_hidden_is_hidden_in_texts_that_are_json_too(subtests: Any) -> None:
+    for payload in (
         {"customer": json.dumps({"card": CARD})},
         {"customer": f" {json.dumps([{'customer': {'card': CARD}}])}"},
         json.dumps({"customer": {"card": CARD}}),
         [json.dumps({"customer": json.dumps({"card": CARD})})],
-    ],
-    ids=str,
-)
-def test_what_is_hidden_is_hidden_in_texts_that_are_json_too(payload: Any) -> None:
-    hiding = Redaction.of(["**.customer.card", "customer.card"])
-    text = shown.payload(json.dumps(payload), hiding)
-    assert CARD not in text
-    assert "customer" in text
-    assert CARD in shown.payload(json.dumps(payload), Redaction.of(["other"]))
+    ):
+        with subtests.test(payload=payload):
+            hiding = Redaction.of(["**.customer.card", "customer.card"])
+            text = shown.payload(json.dumps(payload), hiding)
+            assert CARD not in text
+            assert "customer" in text
+            assert CARD in shown.payload(json.dumps(payload), Redaction.of(["other"]))
 
 
 def test_a_text_that_is_no_json_stays_as_it_is_unless_it_begins_as_one() -> None:
@@ -224,26 +220,26 @@ def test_a_key_of_another_person_is_another_key(sqlite_app: App) -> None:
     assert ["idempotency-replayed" in one.headers for one in answers] == [False, True, False]
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
+def test_a_body_that_two_programs_read_differently_is_refused(
+    sqlite_app: App, subtests: Any
+) -> None:
+    """A filter in front may take the first of two keys, and we the last."""
+    (found,) = put(sqlite_app, ("a", FAILED))
+    client = Browser(dashboard_with(sqlite_app, actions=True))
+    headers = {"authorization": f"Bearer {TOKEN}", "content-type": "application/json"}
+    url = f"/api/v1/messages/{found}/rerun"
+    for body in (
         '{"dry_run": true, "dry_run": false}',
         '{"reason": NaN}',
         "[" * 60_000,
         "{",
         '"\\ud800"',
         "\xff",
-    ],
-)
-def test_a_body_that_two_programs_read_differently_is_refused(sqlite_app: App, body: str) -> None:
-    """A filter in front may take the first of two keys, and we the last."""
-    (found,) = put(sqlite_app, ("a", FAILED))
-    client = Browser(dashboard_with(sqlite_app, actions=True))
-    headers = {"authorization": f"Bearer {TOKEN}", "content-type": "application/json"}
-    url = f"/api/v1/messages/{found}/rerun"
-    told = client.post(url, content=body.encode("latin-1"), headers=headers)
-    assert (told.status_code, told.json()["errors"][0]["in"]) == (422, "body")
-    assert sqlite_app.ops.audit() == []
+    ):
+        with subtests.test(body=body):
+            told = client.post(url, content=body.encode("latin-1"), headers=headers)
+            assert (told.status_code, told.json()["errors"][0]["in"]) == (422, "body")
+            assert sqlite_app.ops.audit() == []
 
 
 @pytest.mark.parametrize("part", ["%", "_", "\\", "100%", "a_b", "[a]", "\\%"])
@@ -269,19 +265,20 @@ def test_a_cookie_that_was_planted_is_no_session_after_the_log_in(sqlite_app: Ap
     assert victim.post("/theme", data=sent, headers={"origin": HERE}).status_code == 403
 
 
-@pytest.mark.parametrize("path", ["/", "/topics", "/messages", "/lanes"])
 def test_a_name_that_no_filter_takes_is_shown_cut_and_is_no_link(
-    sqlite_app: App, path: str
+    sqlite_app: App, subtests: Any
 ) -> None:
     """One that is not UTF-8, which SQLite takes of any program, and one of a megabyte."""
     with sqlite_app.engine.begin() as conn:
         row = "INSERT INTO msgworker_message (topic, object_id, status) VALUES "
         conn.execute(sa.text(f"{row} (CAST(x'4dfc6c6c' AS TEXT), CAST(x'4dfc' AS TEXT), 0)"))
         conn.execute(sa.text(f"{row} (:name, :name, 0)"), {"name": "n" * 1_000_000})
-    found = browse(sqlite_app).get(path)
-    assert found.status_code == 200
-    assert len(found.content) < 100_000
-    assert Page(found.text).faults == []
+    for path in ("/", "/topics", "/messages", "/lanes"):
+        with subtests.test(path=path):
+            found = browse(sqlite_app).get(path)
+            assert found.status_code == 200
+            assert len(found.content) < 100_000
+            assert Page(found.text).faults == []
 
 
 def test_pages_of_many_tries_instances_and_schedules_are_bounded(

@@ -207,25 +207,23 @@ def test_dry_runs_leave_threads_to_the_pages(
     assert _change(ann, "discard", status="new").status == 200
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
+def test_a_form_with_a_wrong_field_changes_nothing(
+    sqlite_app: App, ann: Browser, subtests: Any
+) -> None:
+    (first,) = put(sqlite_app, ("a", FAILED))
+    for fields in (
         {"reason": "  "},
         {"extent": "x"},
         {"up_to": "x"},
         {"rate": "0"},
         {"rate": "x"},
         {"order": "x"},
-    ],
-)
-def test_a_form_with_a_wrong_field_changes_nothing(
-    sqlite_app: App, ann: Browser, fields: dict[str, str]
-) -> None:
-    (first,) = put(sqlite_app, ("a", FAILED))
-    page = _change(ann, "rerun", ids=first)
-    ann.send(page, "/change/rerun", 400, **{"reason": "again"} | fields)
-    assert _states(sqlite_app, [first]) == ["dead"]
-    assert audited(sqlite_app) == []
+    ):
+        with subtests.test(fields=fields):
+            page = _change(ann, "rerun", ids=first)
+            ann.send(page, "/change/rerun", 400, **{"reason": "again"} | fields)
+            assert _states(sqlite_app, [first]) == ["dead"]
+            assert audited(sqlite_app) == []
 
 
 def test_a_change_of_all_messages_is_not_offered(ann: Browser) -> None:
@@ -495,18 +493,19 @@ def test_the_page_of_schedules_says_what_was_skipped(sqlite_app: App, ann: Brows
     assert "12 ticks skipped, 1 message replaced" in page
 
 
-@pytest.mark.parametrize(("method", "path", "fields", "role"), WRITES)
 def test_a_write_needs_its_role_and_the_token_of_the_form(
-    sqlite_app: App, visit: Any, method: str, path: str, fields: dict[str, str], role: str
+    sqlite_app: App, visit: Any, subtests: Any
 ) -> None:
-    lower = {"operator": "viewer", "admin": "operator"}[role]
-    ann = visit(sqlite_app, lower)
-    token = ann.get("/").tree.all("input", name="csrf")[0].attrs["value"]
-    ann.post(path, 403, csrf=token, **fields)
-    visit(sqlite_app, "admin").post(path, 403, **fields)
-    if path.startswith(("/change", "/act")):
-        query = urlencode(fields)
-        ann.get(f"{path}?{query}", 403)
+    for method, path, fields, role in WRITES:
+        with subtests.test(method=method, path=path, fields=fields, role=role):
+            lower = {"operator": "viewer", "admin": "operator"}[role]
+            ann = visit(sqlite_app, lower)
+            token = ann.get("/").tree.all("input", name="csrf")[0].attrs["value"]
+            ann.post(path, 403, csrf=token, **fields)
+            visit(sqlite_app, "admin").post(path, 403, **fields)
+            if path.startswith(("/change", "/act")):
+                query = urlencode(fields)
+                ann.get(f"{path}?{query}", 403)
 
 
 def test_looking_never_writes(sqlite_app: App, ann: Browser) -> None:
@@ -715,9 +714,10 @@ def test_what_is_hidden_of_a_payload_is_not_written_over(sqlite_app: App, visit:
     assert "471" not in ann.get(f"/messages/{msg_id}?payload=1").body.split("<h2>Audit")[1]
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
+def test_a_form_of_an_edit_refuses(sqlite_app: App, ann: Browser, subtests: Any) -> None:
+    (msg_id,) = put(sqlite_app, ("a", NEW), payload="1")
+    path = f"/edit/{msg_id}"
+    for given in (
         {"payload": "{"},
         {"payload": '{"a": NaN}'},
         {"payload": "x" * 20_001},
@@ -726,18 +726,16 @@ def test_what_is_hidden_of_a_payload_is_not_written_over(sqlite_app: App, visit:
         {"topic": "x" * 101, "payload": "2"},
         {"available_at": "tomorrow"},
         {"available_at": "2030-01-01T00:00"},
-    ],
-    ids=str,
-)
-def test_a_form_of_an_edit_refuses(sqlite_app: App, ann: Browser, given: dict[str, str]) -> None:
-    (msg_id,) = put(sqlite_app, ("a", NEW), payload="1")
-    path = f"/edit/{msg_id}"
-    code = 200 if "topic" in given else 400
-    told = ann.send(ann.get(path), path, code, **given)
-    assert (
-        "What would change" not in told.main or "at most" in told.main or "a topic is" in told.main
-    )
-    assert sqlite_app.ops.show(msg_id).payload == "1"
+    ):
+        with subtests.test(given=given):
+            code = 200 if "topic" in given else 400
+            told = ann.send(ann.get(path), path, code, **given)
+            assert (
+                "What would change" not in told.main
+                or "at most" in told.main
+                or "a topic is" in told.main
+            )
+            assert sqlite_app.ops.show(msg_id).payload == "1"
 
 
 def test_only_an_operator_edits(sqlite_app: App, visit: Any) -> None:

@@ -20,20 +20,23 @@ from tests.support.web import HERE, TOKEN, Browser, Page, browse, dashboard_with
 PATHS = ("/", "/system", "/healthz", "/readyz", "/nothing", "/static/page.css", "/api/v1/nothing")
 
 
-@pytest.mark.parametrize("path", PATHS)
 def test_every_answer_of_the_dashboard_has_the_headers_that_confine_it(
-    browser: Browser, path: str
+    browser: Browser, subtests: Any
 ) -> None:
-    headers = browser.get(path).headers
-    policy = dict(part.split(" ", 1) for part in headers["content-security-policy"].split("; "))
-    assert policy["default-src"] == "'none'"
-    assert policy["frame-ancestors"] == policy["base-uri"] == "'none'"
-    for name in ("style-src", "script-src", "form-action", "connect-src", "img-src"):
-        assert policy[name] == "'self'"
-    assert headers["x-content-type-options"] == "nosniff"
-    assert headers["referrer-policy"] == "no-referrer"
-    assert headers["cache-control"] == ("no-cache" if "static" in path else "no-store")
-    assert not [name for name in headers if name.startswith("access-control-")]
+    for path in PATHS:
+        with subtests.test(path=path):
+            headers = browser.get(path).headers
+            policy = dict(
+                part.split(" ", 1) for part in headers["content-security-policy"].split("; ")
+            )
+            assert policy["default-src"] == "'none'"
+            assert policy["frame-ancestors"] == policy["base-uri"] == "'none'"
+            for name in ("style-src", "script-src", "form-action", "connect-src", "img-src"):
+                assert policy[name] == "'self'"
+            assert headers["x-content-type-options"] == "nosniff"
+            assert headers["referrer-policy"] == "no-referrer"
+            assert headers["cache-control"] == ("no-cache" if "static" in path else "no-store")
+            assert not [name for name in headers if name.startswith("access-control-")]
 
 
 def test_refusals_and_errors_have_the_headers_too(sqlite_app: App) -> None:
@@ -43,9 +46,8 @@ def test_refusals_and_errors_have_the_headers_too(sqlite_app: App) -> None:
     assert (odd.status_code, odd.headers["x-content-type-options"]) == (421, "nosniff")
 
 
-@pytest.mark.parametrize(
-    "host",
-    [
+def test_a_request_to_another_name_is_refused_also_a_look(browser: Browser, subtests: Any) -> None:
+    for host in (
         "evil.example",
         "evil.example:8080",
         "127.0.0.1:80",
@@ -53,13 +55,10 @@ def test_refusals_and_errors_have_the_headers_too(sqlite_app: App) -> None:
         "localhost:8081",
         "a@localhost:8080",
         "",
-    ],
-)
-@pytest.mark.parametrize("path", ["/", "/login", "/static/page.css"])
-def test_a_request_to_another_name_is_refused_also_a_look(
-    browser: Browser, host: str, path: str
-) -> None:
-    assert browser.get(path, headers={"host": host}).status_code == 421
+    ):
+        for path in ("/", "/login", "/static/page.css"):
+            with subtests.test(host=host, path=path):
+                assert browser.get(path, headers={"host": host}).status_code == 421
 
 
 def test_a_name_that_was_allowed_is_answered_with_its_port_only(sqlite_app: App) -> None:
@@ -69,12 +68,10 @@ def test_a_name_that_was_allowed_is_answered_with_its_port_only(sqlite_app: App)
     assert found.get("/", headers={"host": "ops.example.com.evil:8443"}).status_code == 421
 
 
-@pytest.mark.parametrize(
-    "name", ["", "*", "*.example.com", "http://a", "a b", "a/b", "a@b", "a:99999"]
-)
-def test_an_allowed_host_that_is_no_name_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="NAME"):
-        access.checked_host(name)
+def test_an_allowed_host_that_is_no_name_is_refused(subtests: Any) -> None:
+    for name in ("", "*", "*.example.com", "http://a", "a b", "a/b", "a@b", "a:99999"):
+        with subtests.test(name=name), pytest.raises(ConfigError, match="NAME"):
+            access.checked_host(name)
 
 
 def test_forwarded_headers_count_from_a_trusted_proxy_only(sqlite_app: App) -> None:
@@ -115,9 +112,8 @@ def test_the_client_behind_a_trusted_proxy_is_who_asks_and_its_cookie_is_for_tls
     assert "from 192.0.2.1" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("told", "client"),
-    [
+def test_of_forwarded_addresses_the_last_that_is_no_proxy_counts(subtests: Any) -> None:
+    for told, client in (
         ("203.0.113.9", "203.0.113.9"),
         ("203.0.113.9:4711", "203.0.113.9"),
         ("[2001:db8::7]:4711", "2001:db8::7"),
@@ -126,16 +122,15 @@ def test_the_client_behind_a_trusted_proxy_is_who_asks_and_its_cookie_is_for_tls
         ("203.0.113.9, unknown", "10.1.2.3"),
         ("10.0.0.9", "10.1.2.3"),
         ("", "10.1.2.3"),
-    ],
-)
-def test_of_forwarded_addresses_the_last_that_is_no_proxy_counts(told: str, client: str) -> None:
-    headers = [(b"x-forwarded-for", told.encode())]
-    request = HTTPConnection(
-        {"type": "http", "headers": headers, "client": ("10.1.2.3", 1), "state": {}}
-    )
-    proxies = access.networks_of(["10.0.0.0/8"])
-    request.state.client = access.forwarded_for(proxies, request)
-    assert access.client_of(request) == client
+    ):
+        with subtests.test(told=told, client=client):
+            headers = [(b"x-forwarded-for", told.encode())]
+            request = HTTPConnection(
+                {"type": "http", "headers": headers, "client": ("10.1.2.3", 1), "state": {}}
+            )
+            proxies = access.networks_of(["10.0.0.0/8"])
+            request.state.client = access.forwarded_for(proxies, request)
+            assert access.client_of(request) == client
 
 
 def test_a_cookie_is_for_tls_where_the_page_was_whatever_the_proxy_tells(sqlite_app: App) -> None:
@@ -162,9 +157,11 @@ def test_probes_and_programs_with_a_token_need_no_name(sqlite_app: App) -> None:
     assert open_to_all.get("/api/v1/messages", headers=other | token).status_code == 421
 
 
-@pytest.mark.parametrize(
-    ("host", "code"),
-    [
+def test_a_scrape_names_an_address_and_a_page_of_a_browser_has_a_name(
+    sqlite_app: App, subtests: Any
+) -> None:
+    known, unknown = browse(sqlite_app), Browser(dashboard_with(sqlite_app))
+    for host, code in (
         ("10.42.0.17:8080", 200),
         ("10.42.0.17", 200),
         ("[fd00::17]:8080", 200),
@@ -173,16 +170,12 @@ def test_probes_and_programs_with_a_token_need_no_name(sqlite_app: App) -> None:
         ("10.42.0.17@evil.example", 421),
         ("", 421),
         ("[", 421),
-    ],
-)
-def test_a_scrape_names_an_address_and_a_page_of_a_browser_has_a_name(
-    sqlite_app: App, host: str, code: int
-) -> None:
-    assert browse(sqlite_app).get("/metrics", headers={"host": host}).status_code == code
-    assert browse(sqlite_app).get("/", headers={"host": host}).status_code == 421
-    unknown = Browser(dashboard_with(sqlite_app))
-    asked = unknown.get("/metrics", headers={"host": host}).status_code
-    assert asked == (303 if code == 200 else 421)  # to the log-in
+    ):
+        with subtests.test(host=host, code=code):
+            assert known.get("/metrics", headers={"host": host}).status_code == code
+            assert known.get("/", headers={"host": host}).status_code == 421
+            asked = unknown.get("/metrics", headers={"host": host}).status_code
+            assert asked == (303 if code == 200 else 421)  # to the log-in
 
 
 def test_a_body_is_read_up_to_its_limit_only(browser: Browser) -> None:
@@ -202,9 +195,10 @@ def test_a_form_of_ours_is_taken(browser: Browser) -> None:
     assert 'data-theme="dark"' in browser.get("/").text
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
+def test_a_write_from_another_site_is_refused_although_it_has_the_token(
+    browser: Browser, subtests: Any
+) -> None:
+    for headers in (
         {},
         {"origin": "null"},
         {"origin": "http://evil.example"},
@@ -214,23 +208,20 @@ def test_a_form_of_ours_is_taken(browser: Browser) -> None:
         {"sec-fetch-site": "same-site"},
         {"sec-fetch-site": "none"},
         {"sec-fetch-site": "cross-site", "origin": HERE},
-    ],
-    ids=str,
-)
-def test_a_write_from_another_site_is_refused_although_it_has_the_token(
-    browser: Browser, headers: dict[str, str]
-) -> None:
-    data = {"csrf": browser.csrf(), "theme": "dark"}
-    assert browser.post("/theme", data=data, headers=headers).status_code == 403
+    ):
+        with subtests.test(headers=headers):
+            data = {"csrf": browser.csrf(), "theme": "dark"}
+            assert browser.post("/theme", data=data, headers=headers).status_code == 403
 
 
-@pytest.mark.parametrize("token", [None, "", "0" * 64, "ü"])
 def test_a_write_without_the_token_of_its_session_is_refused(
-    browser: Browser, token: str | None
+    browser: Browser, subtests: Any
 ) -> None:
-    browser.get("/")
-    data = {"theme": "dark"} | ({} if token is None else {"csrf": token})
-    assert browser.post("/theme", data=data, headers={"origin": HERE}).status_code == 403
+    for token in (None, "", "0" * 64, "ü"):
+        with subtests.test(token=token):
+            browser.get("/")
+            data = {"theme": "dark"} | ({} if token is None else {"csrf": token})
+            assert browser.post("/theme", data=data, headers={"origin": HERE}).status_code == 403
 
 
 def test_the_token_of_another_session_is_refused(browser: Browser, sqlite_app: App) -> None:
@@ -241,9 +232,10 @@ def test_the_token_of_another_session_is_refused(browser: Browser, sqlite_app: A
     assert browser.post("/theme", data=data, headers={"origin": HERE}).status_code == 403
 
 
-@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "X"])
-def test_no_other_method_comes_past_the_guard(browser: Browser, method: str) -> None:
-    assert browser.request(method, "/theme").status_code == 403
+def test_no_other_method_comes_past_the_guard(browser: Browser, subtests: Any) -> None:
+    for method in ("PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "X"):
+        with subtests.test(method=method):
+            assert browser.request(method, "/theme").status_code == 403
 
 
 def test_a_write_with_a_bearer_token_needs_no_form(sqlite_app: App) -> None:
@@ -264,12 +256,11 @@ def test_one_with_basic_or_a_session_needs_it(sqlite_app: App) -> None:
     assert client.post("/theme", data={"theme": "dark"}).status_code == 403
 
 
-@pytest.mark.parametrize(
-    "place", ["//evil.example", "/\\evil.example", "https://evil.example", "x", ""]
-)
-def test_after_a_form_the_browser_stays_here(browser: Browser, place: str) -> None:
-    found = browser.submit("/theme", {"theme": "dark", "next": place})
-    assert found.headers["location"] == "/"
+def test_after_a_form_the_browser_stays_here(browser: Browser, subtests: Any) -> None:
+    for place in ("//evil.example", "/\\evil.example", "https://evil.example", "x", ""):
+        with subtests.test(place=place):
+            found = browser.submit("/theme", {"theme": "dark", "next": place})
+            assert found.headers["location"] == "/"
 
 
 # ---------------------------------------------------------------- answers
@@ -334,14 +325,18 @@ def test_a_path_fakes_no_line_of_the_log(browser: Browser, caplog: Any) -> None:
     assert json.dumps(text)
 
 
-@pytest.mark.parametrize(
-    "url", ["/messages?topic=a%00", "/audit?actor=%00", "/act/release?name=%00", "/messages/1%00"]
-)
 def test_a_value_with_nul_is_refused_before_the_database_sees_it(
-    browser: Browser, url: str
+    browser: Browser, subtests: Any
 ) -> None:
-    found = browser.get(url)
-    assert (found.status_code, "NUL" in found.text) == (400, True)
+    for url in (
+        "/messages?topic=a%00",
+        "/audit?actor=%00",
+        "/act/release?name=%00",
+        "/messages/1%00",
+    ):
+        with subtests.test(url=url):
+            found = browser.get(url)
+            assert (found.status_code, "NUL" in found.text) == (400, True)
 
 
 def test_a_form_with_nul_is_refused(browser: Browser) -> None:
