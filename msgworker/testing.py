@@ -327,9 +327,9 @@ def drain(
         setup if schedules else replace(setup, schedules=()),
         drain=Drain(linger=0.0, retry_linger=0.0, overdue=0.0),
         retry_level=logging.WARNING,  # so that a test that fails shows it
-        # The outcome of a transactional handler is written inside the handler.
-        before_settle=partial(dies.at, At.HANDLED),
     )
+    # The outcome of a transactional handler is written inside the handler.
+    instance.caller.before_settle = partial(dies.at, At.HANDLED)
     elsewhere = _Elsewhere([app.engine, *engines])
     with elsewhere.refused():
         return _Drain(instance, dies, elsewhere).run()

@@ -33,7 +33,6 @@ from msgworker.instance.observers import EventLog, LogThrottle, Tally
 from msgworker.instance.role import Role
 from msgworker.instance.running.batch import BatchCaller
 from msgworker.instance.running.call import Caller
-from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.on_loop import runs_here
 from msgworker.instance.running.outcome import Result
 from msgworker.instance.running.pool import HandlerThreads, LaneQueue
@@ -83,13 +82,12 @@ class Instance:
         drain: Drain | None = None,
         stop_request: StopRequest | None = None,
         retry_level: int = logging.INFO,
-        before_settle: Callable[[Lane], None] = lambda lane: None,
         grace: float = GRACE,
         stopped: Callable[[Instance], None] = lambda instance: None,
     ) -> None:
         """stop_request: for the thread that waits for the instance to end. grace: seconds
-        for handlers in a stop that names none. stopped: called at the end of the stop. retry_level,
-        before_settle: for tests, see EventLog and Caller."""
+        for handlers in a stop that names none. stopped: called at the end of the stop. retry_level:
+        for tests, see EventLog."""
         self.setup = setup
         self.shared = shared = shared or Shared(setup)
         self.tally = Tally()
@@ -110,7 +108,7 @@ class Instance:
         housekeep_now = shared.housekeep_now.set
         self.lanes = LaneQueue(shared.identity, shared.in_flight, housekeep_now=housekeep_now)
         self.settler = Settler(setup, shared, lanes=self.lanes, on_progress=self._look_if_free)
-        self.caller, self.batches = self._callers(before_settle)
+        self.caller, self.batches = self._callers()
         self.handlers = HandlerThreads(
             *(setup, shared, self.lanes),
             caller=self.caller,
@@ -167,16 +165,16 @@ class Instance:
                 yield _Part(claims.start, end, claims.stop, claims)
         yield _Part(self.handlers.start, self._end_handlers, self.lanes.close)
 
-    def _callers(self, before_settle: Callable[[Lane], None]) -> tuple[Caller, BatchCaller]:
+    def _callers(self) -> tuple[Caller, BatchCaller]:
         """What calls handlers: with spans, if tracing is on."""
-        setup, shared = self.setup, self.shared
+        setup, shared, lanes = self.setup, self.shared, self.lanes
         if isinstance(setup.tracer, Tracer):
             from msgworker.instance.running.spans import TracedBatchCaller, TracedCaller
 
-            traced = TracedCaller(setup.tracer, setup, shared, before_settle=before_settle)
-            return traced, TracedBatchCaller(setup, shared, caller=traced, lanes=self.lanes)
-        caller = Caller(setup, shared, before_settle=before_settle)
-        return caller, BatchCaller(setup, shared, caller=caller, lanes=self.lanes)
+            traced = TracedCaller(setup.tracer, setup, shared)
+            return traced, TracedBatchCaller(setup, shared, traced, lanes)
+        caller = Caller(setup, shared)
+        return caller, BatchCaller(setup, shared, caller, lanes)
 
     def _standing(self) -> InstanceView:
         setup, shared = self.setup, self.shared

@@ -131,7 +131,7 @@ def test_only_a_batch_that_was_committed_is_written_down_as_done(
     )
     caller: Any = SimpleNamespace(transacting=SimpleNamespace(until_committed=until_committed))
     nothing: Any = SimpleNamespace()
-    batch = BatchCaller(nothing, nothing, caller=caller, lanes=nothing)
+    batch = BatchCaller(nothing, nothing, caller, nothing)
     points.now.sent_at = 0.5
     message: Any = SimpleNamespace(msg_id=1)
     run_batch: Any = batch._in_transaction

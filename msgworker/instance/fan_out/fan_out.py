@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, fields
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -35,8 +36,8 @@ from msgworker.instance.fan_out.items import (
     BATCH,
     FanOutRun,
     ItemCounts,
-    Keys,
     check_name,
+    key_of,
 )
 from msgworker.instance.running.context import FanOut
 from msgworker.instance.running.in_flight import Execution
@@ -229,13 +230,13 @@ class FanOuts:
         A collection is checked as a whole before anything runs; for a generator, a duplicate key is
         refused when it is read.
         """
-        keys, stream = Keys(args.key, args.name), not isinstance(args.items, Collection)
+        stream = not isinstance(args.items, Collection)
+        key_of_it = partial(key_of, by=args.key, name=args.name)
 
         def check(item: Any, place: int) -> tuple[Any, str]:
-            key, text = keys.of(item, place)
-            mark = hash(
-                text
-            )  # 64 bits: two of a million texts have the same one in 30 million runs
+            key, text = key_of_it(item, place)
+            # 64 bits: two of a million texts have the same one in 30 million runs
+            mark = hash(text)
             if mark in seen:
                 raise ConfigError(
                     f"the key {key!r:.80} of item {place} appears twice; keys must be unique"
@@ -256,7 +257,7 @@ class FanOuts:
 
         def tasks() -> Iterator[Task]:
             for place, item in enumerate(args.items):
-                key, text = (check if stream else keys.of)(item, place)
+                key, text = (check if stream else key_of_it)(item, place)
                 yield Task(place, item, key, text, None if serial_by is None else serial_by(item))
 
         return tasks()

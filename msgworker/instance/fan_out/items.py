@@ -30,51 +30,41 @@ MAX_KEY = MAX_OBJECT_ID
 MAX_ITEM_NAME = 50
 
 
-class Keys:
-    """The keys of the items of one fan-out, as given by the user and as recorded.
-
-    The name of a fan-out separates its records from those of others of the same message: it is
-    put in brackets before the key.
-    """
-
-    def __init__(self, key: Callable[[Any], Any] | None, name: str) -> None:
-        self._key = key
-        self._name = name
-
-    def of(self, item: Any, position: int) -> tuple[Any, str]:
-        """The key as the user gives it, and as it is recorded. Raises ConfigError for an invalid
-        key, and without `key` if the item cannot be its own."""
-        if self._key is None and not isinstance(item, str | int | UUID):
+def key_of(item: Any, position: int, by: Callable[[Any], Any] | None, name: str) -> tuple[Any, str]:
+    """The key of an item as `by` gives it, and as it is recorded: behind the name of the fan-out in
+    brackets, which separates its records from those of others of the message. Raises ConfigError
+    for an invalid key, and without `by` if the item cannot be its own."""
+    if by is None and not isinstance(item, str | int | UUID):
+        raise ConfigError(
+            f"item {position} is a {type(item).__name__}, which cannot be its own key: "
+            "give key=, a function from an item to a text or a whole number"
+        )
+    key = item if by is None else by(item)
+    if isinstance(key, bool) or not isinstance(key, str | int | UUID):
+        raise ConfigError(
+            f"the key of item {position} must be a text or a whole number, got {key!r:.80}"
+        )
+    text = key if isinstance(key, str) else str(key)
+    if not text:
+        raise ConfigError(f"the key of item {position} is empty")
+    if "\x00" in text:
+        raise ConfigError(f"the key of item {position} holds a NUL character")
+    if not text.isascii():
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
             raise ConfigError(
-                f"item {position} is a {type(item).__name__}, which cannot be its own key: "
-                "give key=, a function from an item to a text or a whole number"
-            )
-        key = item if self._key is None else self._key(item)
-        if isinstance(key, bool) or not isinstance(key, str | int | UUID):
-            raise ConfigError(
-                f"the key of item {position} must be a text or a whole number, got {key!r:.80}"
-            )
-        text = key if isinstance(key, str) else str(key)
-        if not text:
-            raise ConfigError(f"the key of item {position} is empty")
-        if "\x00" in text:
-            raise ConfigError(f"the key of item {position} holds a NUL character")
-        if not text.isascii():
-            try:
-                text.encode("utf-8")
-            except UnicodeEncodeError:
-                raise ConfigError(
-                    f"the key of item {position} holds half of a surrogate pair"
-                ) from None
-        if self._name or text[0] == "[":  # else a bare key could look like a named one
-            text = f"[{self._name}]{text}"
-        if len(text) > MAX_KEY:
-            raise ConfigError(
-                f"the key of item {position} has {len(text)} characters"
-                f"{' with its name' if self._name else ''}, at most {MAX_KEY} are kept; "
-                "use a shorter one, such as an id or a digest"
-            )
-        return key, text
+                f"the key of item {position} holds half of a surrogate pair"
+            ) from None
+    if name or text[0] == "[":  # else a bare key could look like a named one
+        text = f"[{name}]{text}"
+    if len(text) > MAX_KEY:
+        raise ConfigError(
+            f"the key of item {position} has {len(text)} characters"
+            f"{' with its name' if name else ''}, at most {MAX_KEY} are kept; "
+            "use a shorter one, such as an id or a digest"
+        )
+    return key, text
 
 
 def check_name(name: Any) -> None:

@@ -101,7 +101,7 @@ class _OfHandler(Exception):
 class BatchCaller:
     """Calls handlers for batches, for the threads of one instance."""
 
-    def __init__(self, setup: Setup, shared: Shared, *, caller: Caller, lanes: LaneQueue) -> None:
+    def __init__(self, setup: Setup, shared: Shared, caller: Caller, lanes: LaneQueue) -> None:
         self._setup = setup
         self._shared = shared
         self._caller = caller

@@ -145,21 +145,17 @@ def _leave(given: tuple[Context, FanOuts] | None) -> None:
 
 
 class Caller:
-    """Calls handlers for the threads of one instance."""
+    """Calls handlers for the threads of one instance.
 
-    def __init__(
-        self,
-        setup: Setup,
-        shared: Shared,
-        *,
-        before_settle: Callable[[Lane], None] = lambda lane: None,
-    ) -> None:
-        """before_settle: called in the transaction of a transactional handler, after the
-        handler."""
+    before_settle: called in the transaction of a transactional handler, after the handler; for
+    tests.
+    """
+
+    def __init__(self, setup: Setup, shared: Shared) -> None:
         self._setup = setup
         self._shared = shared
         self._identity, self._in_flight = shared.identity, shared.in_flight
-        self.before_settle = before_settle
+        self.before_settle: Callable[[Lane], None] = lambda lane: None
         self._pid = setup.pid
         self._loop = AsyncCalls(self._pid, setup.loop, shared.stop)
         self.while_there = self._loop.while_there

@@ -21,6 +21,7 @@ from msgworker.instance.running.gather import Batch
 from msgworker.instance.running.handler import Handler
 from msgworker.instance.running.in_flight import Execution, Lane
 from msgworker.instance.running.outcome import Result
+from msgworker.instance.state import Setup, Shared
 from msgworker.message import Outcome, topic_of
 from msgworker.store.rows import Row
 from msgworker.tracing import Tracer, kind_of
@@ -68,8 +69,8 @@ class _OfThread(threading.local):
 class TracedCaller(Caller):
     """A Caller with spans."""
 
-    def __init__(self, tracer: Tracer, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __init__(self, tracer: Tracer, setup: Setup, shared: Shared) -> None:
+        super().__init__(setup, shared)
         self.tracer = tracer
         self._of_thread = _OfThread()
 
@@ -179,12 +180,10 @@ class TracedCaller(Caller):
 class TracedBatchCaller(BatchCaller):
     """A BatchCaller with spans."""
 
-    def __init__(self, *arguments: Any, caller: TracedCaller, **options: Any) -> None:
-        super().__init__(*arguments, caller=caller, **options)
-        self._traced = caller
+    _caller: TracedCaller
 
     def _together(self, batch: Batch) -> None:
-        caller, lanes = self._traced, batch.lanes
+        caller, lanes = self._caller, batch.lanes
         rows = {lane: lane.taken() for lane in lanes}
         now = caller.begin([row for lane in lanes for row in rows[lane]])
         super()._together(batch)
