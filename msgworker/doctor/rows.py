@@ -33,6 +33,7 @@ from msgworker.schema.rule import Rule
 from msgworker.store import bounded, shards
 from msgworker.store import schedules as store
 from msgworker.store.recover import flagged_at, giving_back
+from msgworker.store.rows import running_ids
 from msgworker.store.schedules import Stored
 from msgworker.store.settle import back_to
 from msgworker.table import OPERATION, SCHEDULE, Need, Tables, lit, own_tables, tables_for
@@ -81,7 +82,7 @@ def _there(p: Subject, table: sa.Table) -> bool:
 
 def _of_nobody(p: Subject, t: Tables) -> Iterator[Finding]:
     c = t.cols()
-    ids = bounded.running(t)
+    ids = running_ids(t)
     age: Any = sa.null()
     dated: Any = sa.literal_column("0")
     ages = t.has("claimed_at") or t.has("created_at")

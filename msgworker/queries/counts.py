@@ -30,6 +30,7 @@ from msgworker.queries.instances import InstanceInfo, Life, TopicLimit, instance
 from msgworker.store import bounded, history, jobs, pauses
 from msgworker.store.bounded import Capped, Filter
 from msgworker.store.pauses import Pause, PausedJob
+from msgworker.store.rows import running_ids
 from msgworker.table import (
     COUNTED,
     HISTORY,
@@ -170,7 +171,7 @@ _Parts = list[tuple[sa.Subquery, bool]]
 
 def _processing(t: Tables) -> _Parts:
     c = t.cols()
-    ids = bounded.running(t)
+    ids = running_ids(t)
     query = sa.select(*_facts(t, c)).select_from(ids.join(t.message, ids.c.i == c.msg_id))
     return [(query.subquery("w"), False)]
 

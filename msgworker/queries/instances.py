@@ -16,9 +16,10 @@ from msgworker.db import beginning, bytewise, now_ms, real_instant, whole_number
 from msgworker.limit import Limit
 from msgworker.payload import shortened, shown
 from msgworker.queries.messages import MessageInfo
-from msgworker.store import bounded, lease, limits
+from msgworker.store import lease, limits
 from msgworker.store.limits import Free
-from msgworker.store.recover import FOREIGN, running_rows
+from msgworker.store.recover import FOREIGN
+from msgworker.store.rows import running_ids, running_rows
 from msgworker.table import LIMIT, Tables
 
 # --- Instances and their messages: leases beside the flagged rows.
@@ -225,7 +226,7 @@ def overdue(one: lease.Lease, silent: float | None) -> float | None:
 def _held(conn: Connection, t: Tables) -> dict[str | None, tuple[int, datetime | None]]:
     def build() -> sa.Select[Any]:
         c = t.cols()
-        ids = bounded.running(t)
+        ids = running_ids(t)
         joined = ids.join(t.message, ids.c.i == c.msg_id)
         nothing: Any = sa.null()
         owner = nothing if c.claimed_by is None else bytewise(beginning(c.claimed_by))

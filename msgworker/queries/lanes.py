@@ -37,7 +37,7 @@ from msgworker.store.bounded import (
     cursor_place,
     cursor_text,
 )
-from msgworker.store.rows import MIN_ID
+from msgworker.store.rows import MIN_ID, running_ids
 from msgworker.table import Cols, Tables, lit
 
 BEHIND = 1000
@@ -272,7 +272,7 @@ def _key(t: Tables, c: Cols) -> ColumnElement[Any]:
 def _running(conn: Connection, t: Tables, limit: int) -> Iterable[Any]:
     def build() -> sa.Select[Any]:
         c = t.cols()
-        ids = bounded.running(t)
+        ids = running_ids(t)
         columns: list[Any] = [c.msg_id, _key(t, c)]
         query = sa.select(*columns).select_from(ids.join(t.message, ids.c.i == c.msg_id))
         order = c.msg_id if c.claimed_at is None else c.claimed_at

@@ -37,8 +37,7 @@ from msgworker.message import (
     ends_at,
 )
 from msgworker.payload import is_text
-from msgworker.store.recover import of_running
-from msgworker.store.rows import MIN_ID
+from msgworker.store.rows import MIN_ID, running_ids
 from msgworker.store.tries import in_group
 from msgworker.table import JOB, Cols, Tables, lit
 from msgworker.table.tables import by_job, job_status
@@ -324,12 +323,6 @@ def first_open(conn: Connection, t: Tables) -> tuple[int, bool] | None:
     return None if lowest is None else (int(lowest), int(count) < OPEN_SCAN)
 
 
-def running(t: Tables) -> sa.Subquery:
-    """The ids of all running rows, as a subquery with the column `i`: few, whatever the table."""
-    found: sa.Subquery = of_running(t, lambda c: [c.msg_id.label("i")]).subquery("rids")
-    return found
-
-
 def same_object(t: Tables, c: Cols, object_id: Any) -> ColumnElement[bool]:
     """Open rows of an object, as the object index finds them."""
     return sa.and_(t.open_object(c) == sa.literal(t.key(object_id), t.key_type), t.open_rows(c))
@@ -500,7 +493,7 @@ def walks(t: Tables, c: Cols, wanted: Filter) -> list[Walk]:
     if words <= {State.FAILED, State.DEAD}:
         return [failed(t, c)]
     if words == {State.PROCESSING}:
-        ids = running(t)
+        ids = running_ids(t)
         return [Walk(None, (c.msg_id.in_(sa.select(ids.c.i)),), c.msg_id, exact=True)]
     if words & {State.DONE, State.UNKNOWN} or not t.database.oldest_index:
         return [Walk(None, (), c.msg_id, exact=wanted == Filter(tuple(State)))]

@@ -20,7 +20,7 @@ from msgworker import db
 from msgworker.db import fetch, now, now_ms
 from msgworker.limit import MOST_STARTS, Limit
 from msgworker.message import DEFAULT_TOPIC, topic_of
-from msgworker.store.recover import of_running
+from msgworker.store.rows import of_running
 from msgworker.table import LIMIT, Cols, Tables
 
 

@@ -8,13 +8,13 @@ kills its process would kill one process after the other.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy import ColumnElement, Connection, FromClause, Select, bindparam
+from sqlalchemy import ColumnElement, Connection, Select, bindparam
 
 from msgworker.db import UtcDateTime, fetch, now, utc_of, whole_number
 from msgworker.message import Status
@@ -26,6 +26,7 @@ from msgworker.store.rows import (
     Row,
     Wanted,
     check_written,
+    of_running,
     or_zero,
     row_columns,
     rows_of,
@@ -339,26 +340,6 @@ def still_flagged(conn: Connection, t: Tables, seen: Mapping[int, int]) -> Found
                 query = t.built("sure_left", build)
                 found.locked.update(conn.scalars(query, params | {"mw_ids": left}))
     return found
-
-
-def running_rows(t: Tables) -> Iterable[tuple[FromClause, Cols, str, ColumnElement[bool]]]:
-    """The index of running rows: few entries, whatever the size of the table."""
-    sources = (t.message.alias("a"), t.message.alias("b"))
-    looks = t.running_rows(*map(t.cols, sources))
-    return [(source, *look) for source, look in zip(sources, looks, strict=False)]
-
-
-def of_running(
-    t: Tables,
-    columns: Callable[[Cols], Sequence[ColumnElement[Any]]],
-    where: Callable[[Cols], Sequence[ColumnElement[bool]]] = lambda _: (),
-) -> Any:
-    """A SELECT of running rows, by their index."""
-    parts = [
-        t.hinted(sa.select(*columns(c)), source, index).where(runs, *where(c))
-        for source, c, index, runs in running_rows(t)
-    ]
-    return sa.union_all(*parts) if len(parts) > 1 else parts[0]
 
 
 def _owner(c: Cols) -> ColumnElement[Any]:

@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple, NoReturn
 
 import sqlalchemy as sa
-from sqlalchemy import ColumnElement, Connection, Select, bindparam
+from sqlalchemy import ColumnElement, Connection, FromClause, Select, bindparam
 
 from msgworker.db import (
     AnyText,
@@ -376,3 +376,32 @@ def refuse_at_once(conn: Connection, t: Tables) -> None:
     at COMMIT does not name its row, and rolls back all others."""
     if t.database.defers:
         conn.execute(t.built("immediate", lambda: sa.text("SET CONSTRAINTS ALL IMMEDIATE")))
+
+
+# --- Running rows, by their index: few entries, whatever the size of the table.
+
+
+def running_rows(t: Tables) -> Iterable[tuple[FromClause, Cols, str, ColumnElement[bool]]]:
+    """Where they stand, with the index and the predicate of each."""
+    sources = (t.message.alias("a"), t.message.alias("b"))
+    looks = t.running_rows(*map(t.cols, sources))
+    return [(source, *look) for source, look in zip(sources, looks, strict=False)]
+
+
+def of_running(
+    t: Tables,
+    columns: Callable[[Cols], Sequence[ColumnElement[Any]]],
+    where: Callable[[Cols], Sequence[ColumnElement[bool]]] = lambda _: (),
+) -> Any:
+    """A SELECT of running rows, by their index."""
+    parts = [
+        t.hinted(sa.select(*columns(c)), source, index).where(runs, *where(c))
+        for source, c, index, runs in running_rows(t)
+    ]
+    return sa.union_all(*parts) if len(parts) > 1 else parts[0]
+
+
+def running_ids(t: Tables) -> sa.Subquery:
+    """The ids of all running rows, as a subquery with the column `i`."""
+    found: sa.Subquery = of_running(t, lambda c: [c.msg_id.label("i")]).subquery("rids")
+    return found
