@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from msgworker.store import cancels, change, lease
 from msgworker.store.cancels import Request
 from msgworker.store.rows import READ_AHEAD, Row
 from tests.support.ops import requested, why
-from tests.support.rounds import beat, by_hand
+from tests.support.rounds import beat, by_hand, fetch
 from tests.support.rows import Table, send
 from tests.support.waiting import until
 
@@ -86,10 +87,8 @@ def cancel(app: App, *ids: int) -> Any:
     return app.ops.cancel(list(ids), reason="wrong file", actor="anna")
 
 
-@pytest.mark.parametrize("payload", [None, "x" * 2 * READ_AHEAD])
-@pytest.mark.parametrize("ends", ["returns", "raises", "retries later"])
 def test_a_running_message_is_dead_when_its_handler_ends_after_the_request(
-    app, table, made, ends, payload
+    app, table, made, subtests
 ):
     seen: list[Any] = []
     app.on(Cancelled, lambda event: seen.append(event.error))
@@ -99,22 +98,27 @@ def test_a_running_message_is_dead_when_its_handler_ends_after_the_request(
         assert cancel(app, msg.msg_id).requested == 1
         beat(one)
         seen.append((ctx.cancelled, ctx.cancel_reason))
-        if ends == "raises":
+        if msg.topic == "raises":
             raise ValueError("x")
-        if ends == "retries later":
+        if msg.topic == "retries later":
             raise RetryLater(5)
 
-    app.add_handler("t", handle)
+    ends = ("returns", "raises", "retries later")
+    for end in ends:
+        app.add_handler(end, handle)
     one = made()
-    send(app, "o", payload=payload)
-    one.fetcher.run_once()
-    step(one)
-    assert seen == [(True, "wrong file"), GONE]
-    assert table.one("status", "error_try_times", "last_error") == (-1, 3, GONE)
-    assert table.one("claimed_by") is None
-    assert requested(app) != []
-    beat(one)
-    assert requested(app) == []
+    for end, payload in itertools.product(ends, (None, "x" * 2 * READ_AHEAD)):
+        send(app, "o", topic=end, payload=payload)
+        fetch(one)
+        step(one)
+        with subtests.test(end, long=payload is not None):
+            assert seen == [(True, "wrong file"), GONE]
+            roles = ("status", "error_try_times", "last_error", "claimed_by")
+            assert table.rows(*roles)[-1] == (-1, 3, GONE, None)
+            assert requested(app) != []
+            beat(one)
+            assert requested(app) == []
+        seen.clear()
     assert app.ops.rerun() == 0
 
 
