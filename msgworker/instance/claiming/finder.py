@@ -200,52 +200,38 @@ class Finder:
 
     def _look_by(self, search: Search, want: int, held: int) -> Look:
         shared = self._shared
-        while look_again := shared.in_flight.look_again:
+        in_flight, identity = shared.in_flight, shared.identity
+        while look_again := in_flight.look_again:
             msg_id = look_again.popleft()
             for one in self._searches():
                 one.look_again_from(msg_id)
-        objects, ids = shared.in_flight.running_under_lost_ids(shared.identity.is_ours)
+        if self._member is not None and self.where is None:
+            return Look(complete=True)
+        objects, ids = in_flight.running_under_lost_ids(identity.is_ours)
         if self._rejected_rows:
             refused_objects, refused_ids = self._rejected_rows.waiting()
             objects, ids = objects | refused_objects, ids | refused_ids
-        look = self._looked(search, want, held, objects, ids)
-        objects, ids = shared.in_flight.held()  # read after the look: see `InFlight.held`
-        look.candidates = [
-            c
-            for c in look.candidates
-            if c.msg_id not in ids and (c.object_id is None or c.same not in objects)
-        ]
-        if shared.identity.tenure.doubtful:
-            self._drop_doubtful(look)
-        return look
-
-    def _looked(
-        self, search: Search, want: int, held: int, objects: set[Any], ids: set[int]
-    ) -> Look:
-        shared = self._shared
-        if self._member is not None:
-            if self.where is None:
-                return Look(complete=True)
+        if self.where is not None:
             # The index of slices has no running messages, but it has those behind them.
-            ours, mine = shared.in_flight.held()
+            ours, mine = in_flight.held()
             objects, ids = objects | ours, ids | mine
         most_of_others = self.contention.most_of_others(busy=self.search.busy)
         wanted = Wanted(want, held, self.where, *shared.peers, most_of_others, objects, ids)
         with self._link.statement() as conn:
             look = search.look(conn, wanted)
         self.places = look.places
+        objects, ids = in_flight.held()  # read after the look: see `InFlight.held`
+        look.candidates = [
+            c
+            for c in look.candidates
+            if c.msg_id not in ids and (c.object_id is None or c.same not in objects)
+        ]
+        if doubtful := identity.tenure.doubtful:  # to be claimed only under another id
+            free = [c for c in look.candidates if c.msg_id not in doubtful]
+            if len(free) < len(look.candidates):
+                identity.retire()
+            look.candidates = free
+            if look.quarantined is not None and look.quarantined.msg_id in doubtful:
+                look.quarantined = None
+                identity.retire()
         return look
-
-    def _drop_doubtful(self, look: Look) -> None:
-        """Drop candidates that may be claimed only under another id; see `Tenure`."""
-        shared = self._shared
-        free = [c for c in look.candidates if c.msg_id not in shared.identity.tenure.doubtful]
-        if (
-            look.quarantined is not None
-            and look.quarantined.msg_id in shared.identity.tenure.doubtful
-        ):
-            look.quarantined = None
-            shared.identity.retire()
-        if len(free) < len(look.candidates):
-            shared.identity.retire()
-        look.candidates = free
