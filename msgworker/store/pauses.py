@@ -12,7 +12,6 @@ from sqlalchemy import ColumnElement, Connection
 from sqlalchemy.exc import DBAPIError
 
 from msgworker.db import Trouble, now, real_instant, trouble
-from msgworker.processlock import ProcessLock
 from msgworker.table import JOB_TABLE, PAUSE, Cols, Tables
 from msgworker.table.tables import by_job
 
@@ -119,7 +118,7 @@ def asking_jobs(t: Tables, paused: Container[str] = (HELD,)) -> Tables:
     paused. paused: topics, HELD among them if one is."""
 
     def other() -> Tables:
-        return replace(t, asks_jobs=True, _built={}, _building=ProcessLock())
+        return replace(t, asks_jobs=True, _built={})
 
     return t.built("asking_jobs", other) if HELD in paused and not t.asks_jobs else t
 

@@ -83,14 +83,10 @@ class OwnTable:
 
     def of(self, t: Tables) -> sa.Table:
         """The table beside this message table."""
-        make = self.made
-        return t.built(self.name, lambda: make(t.spec, t.database, t.message.metadata))
+        return t.own[self.name]
 
     def made(self, spec: MessageTable, database: Database, metadata: sa.MetaData) -> sa.Table:
-        """The table as our DDL makes it; one for each metadata."""
-        there = metadata.tables.get(f"{spec.schema}.{self.name}" if spec.schema else self.name)
-        if there is not None:
-            return there
+        """The table as our DDL makes it; once for each metadata."""
         options = database.own_table_options()
         columns = self.columns(database)
         table = sa.Table(self.name, metadata, *columns, schema=spec.schema, **options)
@@ -512,13 +508,15 @@ def build_tables(
     kind = (present or {}).get(names.get("object_id", ""))
     if made_as == database.key_collation and made_as != getattr(kind, "collation", None):
         facts |= {"key_collation": made_as, "fold": None}
+    own = {one.name: one.made(spec, database, metadata) for one in OWN}
     tables = indexing(database)(
         spec=spec,
         database=database,
         message=message,
-        lease=LEASE.made(spec, database, metadata),
-        item=ITEM.made(spec, database, metadata),
-        failed_try=TRY.made(spec, database, metadata),
+        lease=own[LEASE.name],
+        item=own[ITEM.name],
+        failed_try=own[TRY.name],
+        own=own,
         names=names,
         indexes=indexes,
         where=marked_where(message),

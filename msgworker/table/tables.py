@@ -18,7 +18,6 @@ from msgworker import db
 from msgworker.db import Database, Instants, KeyText, has_come, now, now_plus, written
 from msgworker.message import Status, ends_at
 from msgworker.payload import fitting
-from msgworker.processlock import ProcessLock
 from msgworker.table.columns import (
     HELD_KEY,
     JOB,
@@ -245,8 +244,9 @@ R = TypeVar("R")
 class Tables(ABC):
     """The tables for one database, the predicates of the protocol, and a cache of built statements.
 
-    names: role -> column name, of the existing columns. indexes: the names of the existing indexes,
-    lower case; None = all of ours. id_is_key: `msg_id` is the primary key, not only unique.
+    own: our tables beside it, by name. names: role -> column name, of the existing columns.
+    indexes: the names of the existing indexes, lower case; None = all of ours. id_is_key: `msg_id`
+    is the primary key, not only unique.
     missing: missing tables for ops and features, without which instances work. lacking: missing
     columns of our own tables, as table.column, that a later version has added; their data is not
     written.
@@ -278,6 +278,7 @@ class Tables(ABC):
     lease: sa.Table
     item: sa.Table
     failed_try: sa.Table
+    own: dict[str, sa.Table]
     names: dict[str, str]
     indexes: frozenset[str] | None = None
     unfilled: tuple[str, ...] = ()
@@ -303,7 +304,6 @@ class Tables(ABC):
     asks_jobs: bool = False
     where: Where = ()
     _built: dict[Any, Any] = field(default_factory=dict)
-    _building: ProcessLock = field(default_factory=ProcessLock)
 
     @property
     def label(self) -> str:
@@ -316,12 +316,11 @@ class Tables(ABC):
         return fitting(text, self.error_codec)[: self.max_error]
 
     def built(self, key: Any, build: Callable[[], R]) -> R:
-        """The statement under `key`, built once per shape of table and database. The key names all
-        that `build` reads beside the tables: Apps of one process share what is built."""
+        """The statement under `key`, kept per shape of table and database. The key names all that
+        `build` reads beside the tables: Apps of one process share what is built. Of threads that
+        build it at the same time all get the same one."""
         if key not in self._built:
-            with self._building:
-                if key not in self._built:
-                    self._built[key] = build()
+            self._built.setdefault(key, build())
         found: R = self._built[key]
         return found
 
