@@ -226,12 +226,17 @@ class Finder:
             for c in look.candidates
             if c.msg_id not in ids and (c.object_id is None or c.same not in objects)
         ]
-        if doubtful := identity.tenure.doubtful:  # to be claimed only under another id
-            free = [c for c in look.candidates if c.msg_id not in doubtful]
-            if len(free) < len(look.candidates):
-                identity.retire()
-            look.candidates = free
-            if look.quarantined is not None and look.quarantined.msg_id in doubtful:
-                look.quarantined = None
-                identity.retire()
+        if identity.tenure.doubtful:
+            self._drop_doubtful(look)
         return look
+
+    def _drop_doubtful(self, look: Look) -> None:
+        """Drop candidates that may be claimed only under another id; see `Tenure`."""
+        identity, doubtful = self._shared.identity, self._shared.identity.tenure.doubtful
+        free = [c for c in look.candidates if c.msg_id not in doubtful]
+        if len(free) < len(look.candidates):
+            identity.retire()
+        look.candidates = free
+        if look.quarantined is not None and look.quarantined.msg_id in doubtful:
+            look.quarantined = None
+            identity.retire()
