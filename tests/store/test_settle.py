@@ -28,6 +28,11 @@ from tests.support.waiting import in_thread
 # --- What a settle writes, and what it reports as lost.
 
 
+def of_their_own(letters: str, case: Any) -> list[str]:
+    """Objects that no other case of the test has, one for each letter."""
+    return [f"{letter} {case}" for letter in letters]
+
+
 @pytest.mark.core
 def test_settle_moves_the_flag_on(store):
     a1, a2, b1, b2, n = send(store.app, "a", "a", "b", "b", None)
@@ -41,66 +46,68 @@ def test_settle_moves_the_flag_on(store):
 
 
 @pytest.mark.core
-@pytest.mark.parametrize("edit", [{"claimed_by": OTHER}, {"status": 0}, {"status": 2}, None])
-def test_settle_reports_what_is_lost_and_writes_nothing_for_it(store, edit):
-    a1, a2, b1, b2 = send(store.app, "a", "a", "b", "b")
-    store.flagged(a1, b1)
-    if edit is None:
-        with store.app.engine.begin() as conn:
-            conn.execute(sa.delete(store.t.message).where(store.t.message.c.msg_id == a1))
-    else:
-        store.row(a1, **edit)
-        before = store.state(a1)
-    became = store.settle(Settlement(a1, next_id=a2), Settlement(b1, next_id=b2))
-    assert became == {a1: Settled.LOST, b1: Settled.ADVANCED}
-    assert store.state(a2) == (0, 0, None)
-    assert store.state(b2) == (1, 0, ME)
-    if edit is not None:
-        assert store.state(a1) == before
+def test_settle_reports_what_is_lost_and_writes_nothing_for_it(store, subtests):
+    for edit in ({"claimed_by": OTHER}, {"status": 0}, {"status": 2}, None):
+        a1, a2, b1, b2 = send(store.app, *of_their_own("aabb", edit))
+        store.flagged(a1, b1)
+        if edit is None:
+            with store.app.engine.begin() as conn:
+                conn.execute(sa.delete(store.t.message).where(store.t.message.c.msg_id == a1))
+        else:
+            store.row(a1, **edit)
+            before = store.state(a1)
+        with subtests.test(edit=edit):
+            became = store.settle(Settlement(a1, next_id=a2), Settlement(b1, next_id=b2))
+            assert became == {a1: Settled.LOST, b1: Settled.ADVANCED}
+            assert store.state(a2) == (0, 0, None)
+            assert store.state(b2) == (1, 0, ME)
+            if edit is not None:
+                assert store.state(a1) == before
 
 
 @pytest.mark.core
-@pytest.mark.parametrize(
-    "edit", [{"status": 2}, {"status": -1, "error_try_times": 1}, {"status": 1}, None, "later"]
-)
-def test_settle_ends_the_lane_when_the_next_one_is_gone(store, edit):
-    a1, a2, b1, b2 = send(store.app, "a", "a", "b", "b")
-    store.flagged(a1, b1)
-    if edit is None:
-        with store.app.engine.begin() as conn:
-            conn.execute(sa.delete(store.t.message).where(store.t.message.c.msg_id == a2))
-    elif edit == "later":
-        store.row(a2, available_at=datetime.now(UTC) + timedelta(hours=1))
-    elif edit == {"status": 1}:
-        store.row(a2, object_id="c")  # to get by the guard
-        store.row(a2, status=1)
-    else:
-        store.row(a2, **edit)
-    became = store.settle(Settlement(a1, next_id=a2), Settlement(b1, next_id=b2))
-    assert became == {a1: Settled.ENDED, b1: Settled.ADVANCED}
-    assert store.state(a1) == (2, 0, None)
-    assert store.state(b2) == (1, 0, ME)
+def test_settle_ends_the_lane_when_the_next_one_is_gone(store, subtests):
+    for edit in (
+        *({"status": 2}, {"status": -1, "error_try_times": 1}, {"status": 1}),
+        *(None, {"available_at": datetime.now(UTC) + timedelta(hours=1)}),
+    ):
+        a1, a2, b1, b2 = send(store.app, *of_their_own("aabb", edit))
+        store.flagged(a1, b1)
+        if edit is None:
+            with store.app.engine.begin() as conn:
+                conn.execute(sa.delete(store.t.message).where(store.t.message.c.msg_id == a2))
+        else:
+            if edit == {"status": 1}:
+                store.row(a2, object_id="c")  # to get by the guard
+            store.row(a2, **edit)
+        with subtests.test(edit=edit):
+            became = store.settle(Settlement(a1, next_id=a2), Settlement(b1, next_id=b2))
+            assert became == {a1: Settled.ENDED, b1: Settled.ADVANCED}
+            assert store.state(a1) == (2, 0, None)
+            assert store.state(b2) == (1, 0, ME)
 
 
-@pytest.mark.parametrize("edit", [{"claimed_by": OTHER}, {"status": 0}, {"status": 2}])
-def test_a_lane_that_is_settled_alone_and_lost_moves_nothing(store, edit):
-    a1, a2 = send(store.app, "a", "a")
-    store.flagged(a1)
-    store.row(a1, **edit)
-    before = store.state(a1)
-    assert store.settle(Settlement(a1, next_id=a2)) == {a1: Settled.LOST}
-    assert [store.state(a1), store.state(a2)] == [before, (0, 0, None)]
+def test_a_lane_that_is_settled_alone_and_lost_moves_nothing(store, subtests):
+    for edit in ({"claimed_by": OTHER}, {"status": 0}, {"status": 2}):
+        a1, a2 = send(store.app, *of_their_own("aa", edit))
+        store.flagged(a1)
+        store.row(a1, **edit)
+        before = store.state(a1)
+        with subtests.test(edit=edit):
+            assert store.settle(Settlement(a1, next_id=a2)) == {a1: Settled.LOST}
+            assert [store.state(a1), store.state(a2)] == [before, (0, 0, None)]
 
 
-@pytest.mark.parametrize("edit", [{"status": 2}, {"status": -1, "error_try_times": 1}, "later"])
-def test_a_lane_that_is_settled_alone_ends_when_the_next_one_is_gone(store, edit):
-    a1, a2 = send(store.app, "a", "a")
-    store.flagged(a1)
+def test_a_lane_that_is_settled_alone_ends_when_the_next_one_is_gone(store, subtests):
     later = {"available_at": datetime.now(UTC) + timedelta(hours=1)}
-    store.row(a2, **(later if edit == "later" else edit))
-    before = store.state(a2)
-    assert store.settle(Settlement(a1, next_id=a2)) == {a1: Settled.ENDED}
-    assert [store.state(a1), store.state(a2)] == [(2, 0, None), before]
+    for edit in ({"status": 2}, {"status": -1, "error_try_times": 1}, later):
+        a1, a2 = send(store.app, *of_their_own("aa", edit))
+        store.flagged(a1)
+        store.row(a2, **edit)
+        before = store.state(a2)
+        with subtests.test(edit=edit):
+            assert store.settle(Settlement(a1, next_id=a2)) == {a1: Settled.ENDED}
+            assert [store.state(a1), store.state(a2)] == [(2, 0, None), before]
 
 
 def test_a_lane_that_is_settled_alone_ends_when_the_guard_forbids_the_next_one(store):
@@ -369,30 +376,30 @@ WRONG: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("wrong", WRONG)
-def test_one_wrong_row_leaves_all_of_a_batch_as_it_was(store, wrong):
-    ids = send(store.app, "a", "a", "a", "b", "b")
-    a1, a2, a3, b1, b2 = ids
-    store.flagged(a1, b1)
-    place, edit = WRONG[wrong]
-    store.row({"a2": a2, "b1": b1}[place], **edit)
-    before = store.table.rows("status", "error_try_times", "claimed_by", "finished_at")
-    with pytest.raises(OutOfDate):
-        store(settle_batch, [Share(a1, [a2], a3), Share(b1, (), b2)], me=ME)
-    assert store.table.rows("status", "error_try_times", "claimed_by", "finished_at") == before
+def test_one_wrong_row_leaves_all_of_a_batch_as_it_was(store, subtests):
+    for wrong, (place, edit) in WRONG.items():
+        a1, a2, a3, b1, b2 = send(store.app, *of_their_own("aaabb", wrong))
+        store.flagged(a1, b1)
+        store.row({"a2": a2, "b1": b1}[place], **edit)
+        before = store.table.rows("status", "error_try_times", "claimed_by", "finished_at")
+        with subtests.test(wrong):
+            with pytest.raises(OutOfDate):
+                store(settle_batch, [Share(a1, [a2], a3), Share(b1, (), b2)], me=ME)
+            after = store.table.rows("status", "error_try_times", "claimed_by", "finished_at")
+            assert after == before
 
 
-@pytest.mark.parametrize(
-    "edit", [{"status": -1, "error_try_times": 3}, {"status": 2}, {"available_at": LATER}]
-)
-def test_a_next_message_that_is_not_free_gets_no_flag(store, edit):
-    a1, a2, a3, b1, b2 = send(store.app, "a", "a", "a", "b", "b")
-    store.flagged(a1, b1)
-    store.row(a3, **edit)
-    state = store.state(a3)
-    assert store(settle_batch, [Share(a1, [a2], a3), Share(b1, (), b2)], me=ME) == {b2}
-    assert store.state(a3) == state
-    assert store.state(a2) == (2, 0, None)
+def test_a_next_message_that_is_not_free_gets_no_flag(store, subtests):
+    for edit in ({"status": -1, "error_try_times": 3}, {"status": 2}, {"available_at": LATER}):
+        a1, a2, a3, b1, b2 = send(store.app, *of_their_own("aaabb", edit))
+        store.flagged(a1, b1)
+        store.row(a3, **edit)
+        state = store.state(a3)
+        with subtests.test(edit=edit):
+            shares = [Share(a1, [a2], a3), Share(b1, (), b2)]
+            assert store(settle_batch, shares, me=ME) == {b2}
+            assert store.state(a3) == state
+            assert store.state(a2) == (2, 0, None)
 
 
 @pytest.mark.requires("row_locks")
