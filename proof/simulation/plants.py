@@ -196,21 +196,6 @@ def seen_and_status_ignored() -> Iterator[None]:
         yield
 
 
-def recover_anybody() -> AbstractContextManager[None]:
-    """Rows are given back by id, whoever holds them now."""
-
-    def taken(conn: Connection, t: Tables, ids: Sequence[int], **_: Any) -> int:
-        c = t.cols()
-        found = conn.execute(
-            sa.update(t.message)
-            .where(c.msg_id.in_(ids), t.running(c))
-            .values(status=-1, error_try_times=t.tries(c) + 1, crash_times=1, claimed_by=None)
-        )
-        return found.rowcount
-
-    return replaced(recover, "recover", taken)
-
-
 def crash_is_no_try() -> AbstractContextManager[None]:
     """A recovery counts no try."""
 
@@ -628,7 +613,6 @@ PLANTS = {
         _plant("settle without claimed_by", "crashes", "I5", patch=no_fence),
         _plant("earlier running", "ops", "I2", patch=earlier_running),
         _plant("any status claimed", "plain", "FINAL I4", patch=seen_and_status_ignored),
-        _plant("recover whoever holds it", "zombies", "I1 I4 I5", patch=recover_anybody, rare=True),
         _plant("crash counts no try", "crashes", "I4", patch=crash_is_no_try),
         _plant("claimed_by kept", "foreign", "I1 I5", patch=owner_kept),
         _plant("no take-over", "crashes", "I1 I5", patch=no_take_over),
