@@ -48,7 +48,6 @@ from msgworker.instance.stop import (
 )
 from msgworker.logs import Said
 from msgworker.message import Outcome
-from msgworker.tracing import Tracer
 
 HOPELESS_FAILURES = 4
 GIVE_UP_SECONDS = 5.0
@@ -108,7 +107,8 @@ class Instance:
         housekeep_now = shared.housekeep_now.set
         self.lanes = LaneQueue(shared.identity, shared.in_flight, housekeep_now=housekeep_now)
         self.settler = Settler(setup, shared, lanes=self.lanes, on_progress=self._look_if_free)
-        self.caller, self.batches = self._callers()
+        self.caller = Caller(setup, shared)
+        self.batches = BatchCaller(setup, shared, self.caller, self.lanes)
         self.handlers = HandlerThreads(
             *(setup, shared, self.lanes),
             caller=self.caller,
@@ -164,17 +164,6 @@ class Instance:
                 end = partial(self._wait_for, claims, float("inf"))
                 yield _Part(claims.start, end, claims.stop, claims)
         yield _Part(self.handlers.start, self._end_handlers, self.lanes.close)
-
-    def _callers(self) -> tuple[Caller, BatchCaller]:
-        """What calls handlers: with spans, if tracing is on."""
-        setup, shared, lanes = self.setup, self.shared, self.lanes
-        if isinstance(setup.tracer, Tracer):
-            from msgworker.instance.running.spans import TracedBatchCaller, TracedCaller
-
-            traced = TracedCaller(setup.tracer, setup, shared)
-            return traced, TracedBatchCaller(setup, shared, traced, lanes)
-        caller = Caller(setup, shared)
-        return caller, BatchCaller(setup, shared, caller, lanes)
 
     def _standing(self) -> InstanceView:
         setup, shared = self.setup, self.shared

@@ -22,6 +22,7 @@ from msgworker.instance.running.handler import Handler
 from msgworker.instance.running.in_flight import Execution, Lane
 from msgworker.instance.running.outcome import DONE, Result, cancelled, describe, fault
 from msgworker.instance.running.pool import LaneQueue
+from msgworker.instance.running.spans import Try
 from msgworker.instance.running.traceback import home_of, trim
 from msgworker.instance.running.transactions import AsyncBatchContext, AsyncContext
 from msgworker.instance.settling.writer import follow_ups, settlement, what_became
@@ -159,6 +160,10 @@ class BatchCaller:
         running = Execution(first.row, first.owner, now, until, fatal, first.slice_value)
         running.beside = [(lane.row, lane.slice_value) for lane in lanes[1:]]
         running.shared = not batch.is_single
+        rows, spans = dict[Lane, list[Row]](), self._caller.spans
+        if spans is not None:
+            rows = {lane: lane.taken() for lane in lanes}
+            running.tried = Try([row for some in rows.values() for row in some])
         ident = threading.get_ident()
         shared.in_flight.running[ident] = running
         try:
@@ -182,6 +187,8 @@ class BatchCaller:
         finally:
             shared.in_flight.running.pop(ident, None)
             self._caller.budget.give_back()
+        if spans is not None:
+            spans.end_batch(running, rows)
 
     def _take(self, lane: Lane, handler: Handler) -> Taken | None:
         """The messages of a lane, up to the first that cannot be read. None if that is the flagged

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -41,6 +41,7 @@ from msgworker.instance.running.on_loop import (
     say_which_loop,
 )
 from msgworker.instance.running.outcome import DONE, Result, cancelled, payload_of
+from msgworker.instance.running.spans import HandlerSpans
 from msgworker.instance.running.transactions import AsyncContext, LoopTransactions, Transacting
 from msgworker.instance.settling.writer import settlement, what_became
 from msgworker.instance.state import Setup, Shared
@@ -58,6 +59,7 @@ from msgworker.store import done, recover, schedules
 from msgworker.store import settle as store
 from msgworker.store.rows import Row, with_payload
 from msgworker.store.send import notify, send_all
+from msgworker.tracing import Tracer
 
 # --- Run the handler of a lane's current message and return its outcome.
 #
@@ -162,6 +164,7 @@ class Caller:
         self.on_loop = LoopTransactions(setup, shared.stop.gave_up, self._loop)
         self.budget = PayloadBudget(setup.settings.payload_budget)
         self.outcomes = shared.outcomes
+        self.spans = HandlerSpans(setup.tracer) if isinstance(setup.tracer, Tracer) else None
         self.transacting = Transacting(setup, shared)
         self._logged_odd_instant = False
         has_ticks = setup.tables.has("scheduled_for")
@@ -238,6 +241,8 @@ class Caller:
             result = self.outcomes.late(result, handler, row, since=since, until=until)
             result = self.outcomes.written(result, handler, row)
         lane.result = result
+        if self.spans is not None:
+            self.spans.end(running, result)
 
     # ------------------------------------------------------------ in the event loop
 
@@ -247,6 +252,8 @@ class Caller:
         block."""
         row = lane.row
         if row.flaw is not None or lane.result is not None or self._setup.events.wants(Started):
+            return False
+        if self.spans is not None:  # a span is that of a thread
             return False
         handler = self._setup.registry.get(DEFAULT_TOPIC if row.topic is None else row.topic)
         return handler is not None and handler.suits_loop
@@ -297,6 +304,8 @@ class Caller:
         setup, row = self._setup, lane.row
         if row.odd is not None:
             lane.result = Result(Outcome.DEAD, f"the row cannot be read: {row.odd}")
+            if self.spans is not None:
+                self.spans.uncalled(row, lane.owner, lane.result)
             return
         if setup.registry.get(topic_of(row.topic)) is None:
             lane.result = Result(Outcome.RELEASED)
@@ -305,7 +314,7 @@ class Caller:
             row = self.loaded(row, lane.owner)
             if setup.registry.has_follow_ups:  # its payload is sent with its outcome
                 lane.keep(row)
-            Caller.handle(self, lane, row)  # a subclass has wrapped this call already
+            self.handle(lane, row)
         except NotRead:
             lane.result = Result(Outcome.RELEASED)
         finally:
@@ -377,12 +386,15 @@ class Caller:
 
     def call(self, handler: Handler, running: Execution, *arguments: Any) -> Any:
         """Call the function of a handler."""
-        if not handler.is_async:
+        if self.spans is None and not handler.is_async:
             return call_user(self._pid, handler.fn, *arguments)
-        try:
-            return self._loop.run(handler.fn(*arguments), handler.timeout, running)
-        finally:
-            end_if_forked(self._pid)
+        with nullcontext() if self.spans is None else self.spans.call(handler, running, arguments):
+            if not handler.is_async:
+                return call_user(self._pid, handler.fn, *arguments)
+            try:
+                return self._loop.run(handler.fn(*arguments), handler.timeout, running)
+            finally:
+                end_if_forked(self._pid)
 
     def _plain(self, lane: Lane, msg: Message[Any], handler: Handler, running: Execution) -> Result:
         if not handler.takes_context:

@@ -99,7 +99,8 @@ class Execution:
     that the same call handles, each with its own. called: the message of a group that runs now.
     fatal: if it exceeds its timeout, the instance stops. stuck: it did. shared: it handles several
     messages. cancel_reason: of an operator, if it handles one. end_task: cancels the task of an
-    async one, once. stopped: the task was cancelled at the end of the grace time.
+    async one, once. stopped: the task was cancelled at the end of the grace time. tried: what is
+    kept for its span (spans.py).
     """
 
     stuck = cancelled = reported = shared = stopped = False
@@ -107,6 +108,7 @@ class Execution:
     called: int | None = None
     cancel_reason: str | None = None
     end_task: Callable[[], None] | None = None
+    tried: Any = None
 
     def __init__(
         self,
