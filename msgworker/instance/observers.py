@@ -265,20 +265,16 @@ Group = tuple[str, str, str]
 
 @dataclass(slots=True)
 class More:
-    """The lines of a group that were not logged. topic, error, level: of the latest one."""
+    """The lines of a group in a minute, from `since` on: `lines` in all, `count` that were not
+    logged. topic, error, level: of the latest one of those."""
 
     name: str
+    since: float
+    lines: int = 0
     count: int = 0
     topic: str = ""
     error: str = ""
     level: int = 0
-
-
-@dataclass(slots=True)
-class _Seen:
-    since: float
-    lines: int = 0
-    more: More | None = None
 
 
 class LogThrottle:
@@ -287,7 +283,7 @@ class LogThrottle:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._groups: dict[Group, _Seen] = {}
+        self._groups: dict[Group, More] = {}
 
     def logs(self, name: str, topic: Any, mark: str, *, level: int, error: str) -> bool:
         """Whether to log a line; if not, it is counted. mark: the fingerprint of the error."""
@@ -296,16 +292,14 @@ class LogThrottle:
             if group not in self._groups and len(self._groups) >= MOST_GROUPS:
                 group = (name, "", "")
             now = self._clock()
-            seen = self._groups.setdefault(group, _Seen(now))
-            if seen.more is None and now - seen.since >= SECONDS:  # a new minute of this group
+            seen = self._groups.setdefault(group, More(name, now))
+            if not seen.count and now - seen.since >= SECONDS:  # a new minute of this group
                 seen.since, seen.lines = now, 0
             seen.lines += 1
             if seen.lines <= FIRST:
                 return True
-            if seen.more is None:
-                seen.more = More(name)
-            seen.more.count += 1
-            seen.more.topic, seen.more.error, seen.more.level = str(topic), error, level
+            seen.count += 1
+            seen.topic, seen.error, seen.level = str(topic), error, level
             return False
 
     def over(self, *, all_of_them: bool = False) -> list[More]:
@@ -319,7 +313,7 @@ class LogThrottle:
                 if all_of_them or now - seen.since >= SECONDS
             ]
             gone = [self._groups.pop(group) for group in ended]
-        return [seen.more for seen in gone if seen.more is not None]
+        return [seen for seen in gone if seen.count]
 
 
 # --- The log lines of an instance, made from its events.
