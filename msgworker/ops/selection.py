@@ -408,7 +408,7 @@ class DryRun:
         return self.matched - self.skips.count
 
     @classmethod
-    def of(cls, selection: Selection, how: Options) -> DryRun:
+    def of(cls, selection: Selection, asked: Options) -> DryRun:
         """Count the messages of the selection, as long as its time lasts.
 
         A dry run that is out of time returns what it has counted; else TookTooLong is raised.
@@ -420,29 +420,29 @@ class DryRun:
         try:
             while True:
                 size, rest = next_size, clock.rest
-                if how.dry_run and how.count_limit is not None:
-                    size = max(1, min(size, how.count_limit - found.matched))
+                if asked.dry_run and asked.count_limit is not None:
+                    size = max(1, min(size, asked.count_limit - found.matched))
                 page = selection.page(after, size)
                 after = page.next_after
                 if page.ids:
                     found._add(selection, page)
-                    if how.progress is not None and not how.dry_run:
-                        how.progress(
+                    if asked.progress is not None and not asked.dry_run:
+                        asked.progress(
                             Progress(None, found.matched, 0, found.matched - found.changed)
                         )
                 if after is None:
                     break
-                if how.is_enough(found):
+                if asked.is_enough(found):
                     found.complete = selection.ends_at(after)
                     break
-                if not how.dry_run:
+                if not asked.dry_run:
                     continue
                 next_size = _next_size(selection, next_size, rest)
                 if not next_size:
                     found.complete = False
                     break
         except TookTooLong:
-            if not how.dry_run or clock.seconds is None:
+            if not asked.dry_run or clock.seconds is None:
                 raise
             found.complete = False
         return found
