@@ -26,5 +26,5 @@ purge       delete finished messages
 audit       what operators did
 history     what instances did in each minute
 bounded     which messages operators look at or choose, and bounded walks to them
-rows        rows of messages, as the others read them
+rows        rows of messages, as the others read them, and those that run
 """
