@@ -156,20 +156,20 @@ class Housekeeper(Role):
         self._flagged = flagged
         self._lanes = lanes
         self._settler = settler
-        self.link = self._link = shared.connector.new(spare=True)
+        self.link = shared.connector.new(spare=True)
         self._file = db.DatabaseFile(setup.engine)
         self._begun = 0.0
         self._whole_at = 0.0  # when the next whole round begins
         self._waits_logged = ""  # the id for which it was logged that it cannot be replaced
-        self.jobs = JobCloser(setup, shared, self._link)
-        self.requests = OperatorRequests(setup, shared, self._link)
-        self.history_writer = HistoryWriter(setup, shared, self._link, settler.spans)
+        self.jobs = JobCloser(setup, shared, self.link)
+        self.requests = OperatorRequests(setup, shared, self.link)
+        self.history_writer = HistoryWriter(setup, shared, self.link, settler.spans)
         rest, end_requests = self._stopping.wait, self.requests.end_for
-        self.recovery = Recovery(setup, shared, self._link, rest=rest, on_recovered=end_requests)
+        self.recovery = Recovery(setup, shared, self.link, rest=rest, on_recovered=end_requests)
 
     def prepare(self) -> None:
         """Load paused and limited topics, and the database's clock: before the lease is taken."""
-        with self._link.lock:
+        with self.link.lock:
             self.requests.read()
             self.history_writer.read_clock()
 
@@ -180,11 +180,11 @@ class Housekeeper(Role):
         if self._shared.stop.rule_changed:
             return 0
         if begun < self._whole_at:
-            with self._link.lock:
+            with self.link.lock:
                 return self.jobs.run()
         self._begun = begun
         self._watch_file()
-        with self._link.lock:
+        with self.link.lock:
             return self._keep_house()
 
     def woken(self) -> None:
@@ -196,7 +196,7 @@ class Housekeeper(Role):
     def _keep_house(self) -> int:
         """Run each part, also if another one has failed; the first error is raised at the end.
         Without the database no further part is tried."""
-        self._link.check_server()
+        self.link.check_server()
         failed: Exception | None = None
         parts: tuple[Callable[[], int | None], ...] = (
             self._recheck_unsure,
@@ -226,7 +226,7 @@ class Housekeeper(Role):
     def _release_unknown(self) -> None:
         with self._flagged.no_claim_in_flight(CLAIM_PATIENCE_SECONDS) as free:
             if free:
-                self._flagged.release_unknown(self._link)
+                self._flagged.release_unknown(self.link)
 
     def _recover(self) -> int:
         return self.recovery.run(self._begun)
@@ -282,7 +282,7 @@ class Housekeeper(Role):
             if self._shared.away.seconds:  # an outage: it cannot be written
                 return
             with self._cut_after(RECORD_SECONDS):
-                self._lease.record_stopped(self._link)
+                self._lease.record_stopped(self.link)
             self._write_last()
         except Exception as error:  # it is only for operators
             self.log.debug("the stop is not recorded in the lease: %s", reason_of(error))
@@ -299,32 +299,32 @@ class Housekeeper(Role):
 
     @contextmanager
     def _cut_after(self, seconds: float) -> Iterator[None]:
-        late = threading.Timer(seconds, self._link.cut)
+        late = threading.Timer(seconds, self.link.cut)
         late.daemon = True
         with suppress(RuntimeError):  # no thread starts while the interpreter ends
             late.start()
-        alone = self._link.lock.acquire(timeout=seconds)  # see `Connector.new`
+        alone = self.link.lock.acquire(timeout=seconds)  # see `Connector.new`
         try:
             yield
         finally:
             if alone:
-                self._link.lock.release()
+                self.link.lock.release()
             late.cancel()
             if late.ident is not None:
                 late.join()
 
     def close(self) -> None:
         """Return the connections, also that of the heartbeat; the lease is not changed."""
-        self._link.close()
+        self.link.close()
         self._heartbeat.close()
 
     def _leave(self) -> bool:
         self.emit()
-        if not self._flagged.none_left(self._link):
+        if not self._flagged.none_left(self.link):
             return False
         if self.requests.open:
             self.requests.cancel()
-        self._lease.drop(self._link, self._shared.identity.id)
+        self._lease.drop(self.link, self._shared.identity.id)
         return True
 
     # ------------------------------------------------------------ our own life
@@ -341,7 +341,7 @@ class Housekeeper(Role):
             return
         seen = {lane.row.msg_id: lane.row.tries for lane in lanes if lane.row.odd is None}
         try:
-            with self._link.transaction() as conn:
+            with self.link.transaction() as conn:
                 found = recover.still_flagged(conn, setup.tables, seen)
         except Exception:
             shared.in_flight.unsure.extend(lanes)
@@ -370,7 +370,7 @@ class Housekeeper(Role):
         with self._flagged.no_claim_in_flight(CLAIM_PATIENCE_SECONDS) as free:
             if not free or shared.in_flight.lanes:
                 return
-            with self._link.transaction() as conn:
+            with self.link.transaction() as conn:
                 left = set(recover.flagged_by(conn, setup.tables, old, limit=len(stuck) + 1))
             if not left <= stuck:  # locked by another transaction: the next rounds release them
                 if self._waits_logged != old:
@@ -380,19 +380,19 @@ class Housekeeper(Role):
                 return
             begun = time.monotonic()
             try:
-                trusted_until = self._lease.register(self._link, new)
+                trusted_until = self._lease.register(self.link, new)
             except DatabaseUnavailable:  # the rule is locked now: retry in the next round
                 return
             renamed = identity.adopt(old, new, trusted_until, begun, has_stuck=bool(left))
         if not renamed:  # the heartbeat has found the old lease lost, and has a new id
-            self._lease.drop(self._link, new)
+            self._lease.drop(self.link, new)
             return
         if left:
             text = "continuing as %s; %s has %s that could not be settled or released"
             self.log.warning(text, new, old, plural(len(left), "message"))
             return
         self.log.info("continuing as %s: a settle of %s may still arrive", new, old)
-        self._lease.drop(self._link, old)
+        self._lease.drop(self.link, old)
 
     def file_gone(self) -> DatabaseUnavailable | None:
         """The error if the database's file was deleted or replaced while in use."""
