@@ -246,15 +246,15 @@ def _merged(found: list[list[Any]], last: int | None, newest: bool) -> list[Any]
     return [by_id[i] for i in sorted(ids, reverse=newest)]
 
 
-def _rows(conn: Connection, parts: list[sa.Select[Any]]) -> list[list[Any]]:
-    """The rows of each part; of one moment, or one that moves between them is missed."""
-    if len(parts) < 2:
-        return [list(conn.execute(part)) for part in parts]
+def _rows(conn: Connection, selects: list[sa.Select[Any]]) -> list[list[Any]]:
+    """The rows of each select; of one moment, or one that moves between them is missed."""
+    if len(selects) < 2:
+        return [list(conn.execute(one)) for one in selects]
     numbered = []
-    for number, part in enumerate(parts):
+    for number, one in enumerate(selects):
         place = lit(number)
-        numbered.append(sa.select(place, *part.subquery(f"p{number}").c))
-    found: list[list[Any]] = [[] for _ in parts]
+        numbered.append(sa.select(place, *one.subquery(f"p{number}").c))
+    found: list[list[Any]] = [[] for _ in selects]
     for number, *row in conn.execute(sa.union_all(*numbered)):
         found[number].append(row)
     return [sorted(some, key=lambda row: row[0]) for some in found]

@@ -90,13 +90,13 @@ def look(conn: Connection, t: Tables, *, limited: bool = True) -> Seen:
 
     def build() -> Any:
         p = PAUSE.of(t).c
-        parts: list[sa.Select[Any]] = []
+        selects: list[sa.Select[Any]] = []
         if PAUSE.is_there(t):
             paused = sa.select(ZERO.label("n"), p.topic.label("x"))
-            parts.append(paused.where(p.table_name == t.label))
-        parts += [some(1, CANCEL.of(t))] if CANCEL.is_there(t) else []
-        parts += [some(2, LIMIT.of(t))] if limited else []
-        return sa.union_all(*parts) if len(parts) > 1 else parts[0]
+            selects.append(paused.where(p.table_name == t.label))
+        selects += [some(1, CANCEL.of(t))] if CANCEL.is_there(t) else []
+        selects += [some(2, LIMIT.of(t))] if limited else []
+        return sa.union_all(*selects) if len(selects) > 1 else selects[0]
 
     key = ("requests_look", limited, CANCEL.is_there(t), not PAUSE.is_there(t))
     rows = conn.execute(t.built(key, build)).all()

@@ -182,7 +182,7 @@ def _union(
     ones ask for no object, so it is built and prepared once."""
 
     def build(branches: int) -> Select[Any]:
-        parts: list[Any] = []
+        selects: list[Any] = []
         for i in range(branches):
             source = t.message.alias("n")
             n = t.cols(source)
@@ -194,8 +194,8 @@ def _union(
                 .order_by(t.open_msg_id(n))
                 .limit(bindparam("rows", type_=sa.Integer()))
             )
-            parts.append(ids if t.database.bare_unions else sa.select(ids.subquery(f"q{i}")))
-        union: Any = sa.union_all(*parts) if branches > 1 else parts[0]
+            selects.append(ids if t.database.bare_unions else sa.select(ids.subquery(f"q{i}")))
+        union: Any = sa.union_all(*selects) if branches > 1 else selects[0]
         x = union.subquery("x")
         # Without the payloads: derived tables that hold them are written to disk by MariaDB (and
         # crashed a 10.11).

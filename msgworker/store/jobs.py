@@ -349,14 +349,14 @@ def counts(
         job = bindparam("mw_job", type_=_BIG)
         statuses = (Status.NEW, Status.PROCESSING, *([Status.DONE] if done else []))
         some = (of_status(t, job, status).limit(lit(most)).subquery() for status in statuses)
-        parts = [sa.select(sa.func.count()).select_from(one).scalar_subquery() for one in some]
+        counted = [sa.select(sa.func.count()).select_from(one).scalar_subquery() for one in some]
         source = t.message.alias()
         again = sa.case((t.tries_left(t.cols(source)), ONE), else_=ZERO)
         failed = of_status(t, job, Status.FAILED, source=source)
         failed = failed.with_only_columns(again.label("a")).limit(lit(scan))
         f = failed.subquery("f").c
         both = sa.select(sa.func.count().label("n"), sa.func.sum(f.a).label("a")).subquery("g").c
-        return sa.select(both.n, both.a, *parts)
+        return sa.select(both.n, both.a, *counted)
 
     row = conn.execute(t.built(("job_counts", most, done), build), {"mw_job": job_id}).one()
     at = _Counted(*(int(count or 0) for count in row))

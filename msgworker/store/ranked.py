@@ -61,8 +61,8 @@ def due_in(
     def build(some: bool, but: bool) -> sa.Select[Any]:
         linger, retry = (bindparam(f"mw_{name}", type_=sa.Float()) for name in ("linger", "retry"))
         handled = (some, but, role)
-        parts = [_next(t, linger, *handled), _next(t, retry, *handled, failed=True)]
-        return sa.select(*(part.scalar_subquery().label(f"d{i}") for i, part in enumerate(parts)))
+        selects = [_next(t, linger, *handled), _next(t, retry, *handled, failed=True)]
+        return sa.select(*(one.scalar_subquery().label(f"d{i}") for i, one in enumerate(selects)))
 
     if not (t.has("topic") or t.asks_jobs):  # every message is of one topic
         handled = topics is None or DEFAULT_TOPIC in topics

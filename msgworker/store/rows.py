@@ -394,11 +394,11 @@ def of_running(
     where: Callable[[Cols], Sequence[ColumnElement[bool]]] = lambda _: (),
 ) -> Any:
     """A SELECT of running rows, by their index."""
-    parts = [
+    selects = [
         t.hinted(sa.select(*columns(c)), source, index).where(runs, *where(c))
         for source, c, index, runs in running_rows(t)
     ]
-    return sa.union_all(*parts) if len(parts) > 1 else parts[0]
+    return sa.union_all(*selects) if len(selects) > 1 else selects[0]
 
 
 def running_ids(t: Tables) -> sa.Subquery:

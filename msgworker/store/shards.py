@@ -140,16 +140,16 @@ def _each(
 ) -> list[Page]:
     """For each place what stands behind it. Only a table of others has NULL as shard 0, too."""
     apart = t.no_shard_apart(role)
-    own = [_part(place, 0) for place in places] if apart else [*places]
+    own = [_among(place, 0) for place in places] if apart else [*places]
     read = partial(_pages, conn, t, role, rows=rows, what=what, hop=hop)
     pages = read([place for place in own if place.after is not OVER], none=False)
     if apart and (zero := [place for place in places if place.value == 0]):
-        none = [part for part in (_part(place, 1) for place in zero) if part.after is not OVER]
+        none = [one for one in (_among(place, 1) for place in zero) if one.after is not OVER]
         pages[0] = _merged(pages.get(0), read(none, none=True).get(0))
     return [pages[place.value] for place in places]
 
 
-def _part(place: Place, which: int) -> Place:
+def _among(place: Place, which: int) -> Place:
     """The place among the rows of a value (0) or of none (1)."""
     after = place.after
     return place._replace(after=after[which]) if isinstance(after, Both) else place
@@ -170,10 +170,10 @@ def _pages(
     of the index."""
     pages: dict[Any, Page] = {}
     for begun in (False, True):
-        part = [place for place in places if (place.after is not None) is begun]
-        most = len(part) if t.database.arrays else BRANCHES[-1]
-        for start in range(0, len(part), most or 1):
-            some = part[start : start + most]
+        alike = [place for place in places if (place.after is not None) is begun]
+        most = len(alike) if t.database.arrays else BRANCHES[-1]
+        for start in range(0, len(alike), most or 1):
+            some = alike[start : start + most]
             pages |= _read(conn, t, role, some, rows, what, hop, begun, none=none)
     return pages
 
@@ -222,7 +222,7 @@ def _read(
     by_value: dict[Any, list[Any]] = {place.value: [] for place in places}
     for row in found:
         by_value[0 if row[-3] is None else row[-3]].append(row)
-    return {value: _page_of(part, rows, what) for value, part in by_value.items()}
+    return {value: _page_of(read, rows, what) for value, read in by_value.items()}
 
 
 def _page_of(found: Sequence[Any], rows: int, what: str) -> Page:
@@ -298,7 +298,7 @@ def _heads(t: Tables, role: str, branches: int, begun: bool, none: bool) -> Any:
     made, asked = _asked(
         t, role, branches, begun, bindparam("afters", type_=sa.ARRAY(t.object_type)), kind
     )
-    parts: list[sa.Select[Any]] = []
+    selects: list[sa.Select[Any]] = []
     for i, (value, after) in enumerate(made):
         source = t.message.alias("p")
         p = t.cols(source)
@@ -312,11 +312,11 @@ def _heads(t: Tables, role: str, branches: int, begun: bool, none: bool) -> Any:
         page = page.order_by(key, t.open_msg_id(p)).limit(bindparam("rows", type_=sa.Integer()))
         if asked is not None:
             w = page.lateral("w")
-            parts.append(sa.select(w.c.v, w.c.o, w.c.i).select_from(asked.join(w, sa.true())))
+            selects.append(sa.select(w.c.v, w.c.o, w.c.i).select_from(asked.join(w, sa.true())))
         else:
             bare = t.database.bare_unions
-            parts.append(page if bare else sa.select(page.subquery(f"q{i}")))
-    u = _together(parts).c
+            selects.append(page if bare else sa.select(page.subquery(f"q{i}")))
+    u = _together(selects).c
     grouped = sa.select(
         u.v.label("v"), u.o.label("o"), sa.func.min(u.i).label("i"), sa.func.count().label("n")
     )
@@ -330,7 +330,7 @@ def _heads(t: Tables, role: str, branches: int, begun: bool, none: bool) -> Any:
 def _without_object(t: Tables, role: str, branches: int, begun: bool, none: bool) -> Any:
     afters = array_param("afters", sa.BigInteger())
     made, asked = _asked(t, role, branches, begun, afters, sa.BigInteger())
-    parts: list[sa.Select[Any]] = []
+    selects: list[sa.Select[Any]] = []
     for i, (value, after) in enumerate(made):
         source = t.message.alias("p")
         p = t.cols(source)
@@ -347,16 +347,16 @@ def _without_object(t: Tables, role: str, branches: int, begun: bool, none: bool
         page = page.order_by(*order, key).limit(bindparam("rows", type_=sa.Integer()))
         if asked is not None:
             w = page.lateral("w")
-            parts.append(sa.select(*w.c).select_from(asked.join(w, sa.true())))
+            selects.append(sa.select(*w.c).select_from(asked.join(w, sa.true())))
         else:
             bare = t.database.bare_unions
-            parts.append(page if bare else sa.select(page.subquery(f"q{i}")))
-    u = _together(parts)
+            selects.append(page if bare else sa.select(page.subquery(f"q{i}")))
+    u = _together(selects)
     return sa.select(u).order_by(u.c.v, u.c.k)
 
 
-def _together(parts: Sequence[sa.Select[Any]]) -> sa.Subquery:
-    return (sa.union_all(*parts) if len(parts) > 1 else parts[0]).subquery("u")
+def _together(selects: Sequence[sa.Select[Any]]) -> sa.Subquery:
+    return (sa.union_all(*selects) if len(selects) > 1 else selects[0]).subquery("u")
 
 
 # --- Find candidates in slices whose index is in order of age: (slice, msg_id, object).
@@ -379,10 +379,10 @@ def heads_by_age(
     asked += [[None, after] for value, after in asked if value == 0 and null_is_0]
     key = ("slices_by_age", role)
     params = {"places": json.dumps(asked), "rows": rows}
-    parts: dict[Any, list[Any]] = {value: [] for value, _ in asked}
+    by_value: dict[Any, list[Any]] = {value: [] for value, _ in asked}
     for row in fetch(conn, t.built(key, lambda: _heads_by_age(t, role)), params):
-        parts[row[-4]].append(row)
-    pages = {value: _page_by_age(part, rows) for value, part in parts.items()}
+        by_value[row[-4]].append(row)
+    pages = {value: _page_by_age(read, rows) for value, read in by_value.items()}
     if None in pages:
         pages[0] = _both_by_age(pages[0], pages[None])
     return [pages[place.value] for place in places]
@@ -396,10 +396,10 @@ def heads_of_job(conn: Connection, t: Tables, place: Place, rows: int) -> Page:
     found = fetch(conn, statement, {"mw_job": place.value, "after": after, "rows": rows})
     # Ids that are no numbers cannot be claimed.
     ids = [whole_number(row[0]) for row in found]
-    parts: dict[int, list[int]] = {}
+    by_status: dict[int, list[int]] = {}
     for row, msg_id in zip(found, ids, strict=True):
-        parts.setdefault(row[-1], []).append(LAST if msg_id is None else msg_id)
-    end = min((max(part) for part in parts.values() if len(part) >= rows), default=LAST)
+        by_status.setdefault(row[-1], []).append(LAST if msg_id is None else msg_id)
+    end = min((max(some) for some in by_status.values() if len(some) >= rows), default=LAST)
     read = [row for row, i in zip(found, ids, strict=True) if i is not None and i <= end]
     heads = as_candidates([row[:-2] for row in read if row[-2]])
     return Page(heads, None if end == LAST else end, len(read))
@@ -410,7 +410,7 @@ _CLAIMED_AT = (Status.NEW, Status.FAILED)
 
 
 def _heads_of_job(t: Tables) -> Any:
-    parts = []
+    selects = []
     for n, status in enumerate(_CLAIMED_AT):
         source = t.message.alias(f"p{n}")
         c = t.cols(source)
@@ -424,17 +424,17 @@ def _heads_of_job(t: Tables) -> Any:
             query = query.where(t.tries_left(c))
         query = query.where(c.msg_id > bindparam("after", type_=sa.BigInteger()))
         query = query.order_by(c.msg_id).limit(bindparam("rows", type_=sa.Integer()))
-        parts.append(query if t.database.bare_unions else sa.select(query.subquery(f"q{n}")))
-    return sa.union_all(*parts)
+        selects.append(query if t.database.bare_unions else sa.select(query.subquery(f"q{n}")))
+    return sa.union_all(*selects)
 
 
-def _page_by_age(part: Sequence[Any], rows: int) -> Page:
+def _page_by_age(read: Sequence[Any], rows: int) -> Page:
     """Rows end in: the slice, how many entries they stand for, the last of these, head or not."""
-    entries = sum(row[-3] for row in part)
+    entries = sum(row[-3] for row in read)
     # Ids that are no numbers come last, and cannot be claimed.
-    lasts = [row[-2] for row in part]
+    lasts = [row[-2] for row in read]
     last = max(lasts, default=None) if all(isinstance(k, int | float) for k in lasts) else None
-    found = as_candidates([row[:-4] for row in part if row[-1]])
+    found = as_candidates([row[:-4] for row in read if row[-1]])
     return Page(found, None if entries < rows else last, entries)
 
 
