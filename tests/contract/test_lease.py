@@ -29,9 +29,9 @@ def test_a_new_self_claims_nothing_that_the_old_one_looked_at(one, app, table):
     look = one.finder.look(4, 0)
     assert len(look.candidates) == 2
     loses_its_lease(one)
-    assert one.fetcher.claim(look.candidates, old) == 0
+    assert one.fetcher.claim(look.candidates, look, old) == 0
     trust_until(one.shared.identity, 0.0)
-    assert one.fetcher.claim(look.candidates, "new-self") == 0
+    assert one.fetcher.claim(look.candidates, look, "new-self") == 0
     assert table.statuses == [0, 0]
 
 

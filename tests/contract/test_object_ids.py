@@ -143,7 +143,7 @@ def test_nothing_is_claimed_beside_a_lane_of_the_same_object(made, name, kind, i
     with by_hand(app) as one:
         look = one.finder.look(1, 0)
         assert [c.msg_id for c in look.candidates] == [1]
-        assert one.fetcher.claim(look.candidates, one.shared.identity.id) == 1
+        assert one.fetcher.claim(look.candidates, look, one.shared.identity.id) == 1
         (lane,) = one.shared.in_flight.lanes
         Table(app).edit(app.tables.message.c.msg_id == 1, status=2, claimed_by=None)
         assert [c.msg_id for c in one.finder.look(10, 1).candidates] == [3]

@@ -87,8 +87,7 @@ class UnhandledTopics:
 class Finder:
     """Looks for candidates. Used by the fetcher's thread only. member: None = it looks everywhere.
 
-    where: the slice of this round; None = everywhere, or nowhere for a member of a scope. places:
-    by msg_id, the value of the slice with each candidate.
+    where: the slice of this round; None = everywhere, or nowhere for a member of a scope.
     """
 
     def __init__(
@@ -115,7 +114,6 @@ class Finder:
             setup.tables, setup.registry.topics, self._link, shared.log, clock=setup.clock
         )
         self.where: Slice | None = None
-        self.places: dict[int, Any] = {}
         self._covered = False
 
     def forget(self, *, start: bool = True) -> None:
@@ -219,7 +217,6 @@ class Finder:
         wanted = Wanted(want, held, self.where, *shared.peers, most_of_others, objects, ids)
         with self._link.statement() as conn:
             look = search.look(conn, wanted)
-        self.places = look.places
         objects, ids = in_flight.held()  # read after the look: see `InFlight.held`
         look.candidates = [
             c

@@ -174,7 +174,7 @@ class Fetcher(Role):
         self._finder = finder
         self._claimer = claimer
         self._limit_poller, self._lane_limit = claimer.limit_poller, claimer.lane_limit
-        self._last_try: Candidate | None = None  # a message in quarantine, of a limited topic
+        self._alone: Look | None = None  # of a limited topic, with a message in quarantine
         self.drain_end = drain_end
         seconds, clock = setup.settings.poll_seconds, setup.clock
         self.pace = PollPace(seconds, drains=drain_end.drains, clock=clock)
@@ -207,19 +207,19 @@ class Fetcher(Role):
             me, idled = self._identity.id, self._lanes.take_idled()
             look = self._finder.look(free, self._in_flight.objects())
             self._more = True
-            last_try = look.quarantined or self._last_try
-            if last_try is None:
+            alone = look if look.quarantined is not None else self._alone
+            if alone is None or alone.quarantined is None:
                 if not self._identity.retires:
                     self._quiesce.end()
             elif self._quiesces(held, Reason.QUARANTINE):
                 if held > 0:
                     return self._nothing(look)
-                self._last_try = None
-                if self._claimer.may_claim_alone() and self.claim([last_try], me):
+                self._alone = None
+                if self._claimer.may_claim_alone() and self.claim([alone.quarantined], alone, me):
                     return 1
                 # Another instance has it: continue with the others.
-                self._finder.skip(last_try)
-            found = self._claim_by_batches(look.candidates, me)
+                self._finder.skip(alone.quarantined)
+            found = self._claim_by_batches(look, me)
             offered, slots = len(look.candidates), self._shared.peers.slots
             if self._finder.contention.claimed(
                 offered, found, of_others=look.of_others, slots=slots
@@ -314,9 +314,10 @@ class Fetcher(Role):
                 break
             me = self._identity.id
             look = self._finder.look_limited(topic, want, self._limit_poller.held)
-            self._last_try = self._last_try or look.quarantined
+            if self._alone is None and look.quarantined is not None:
+                self._alone = look
             if look.candidates:
-                won += self.claim(look.candidates, me, limited=True)
+                won += self.claim(look.candidates, look, me, limited=True)
             else:
                 busy = len(self._in_flight.lanes) >= self._setup.threads
                 self._limit_poller.looked(topic, look, busy=busy)
@@ -328,25 +329,27 @@ class Fetcher(Role):
             return True
         return self._shared.peers.slots > 1  # the look left out heads of their shares
 
-    def _claim_by_batches(self, candidates: list[Candidate], me: str) -> int:
+    def _claim_by_batches(self, look: Look, me: str) -> int:
         """Claim the candidates of a look; returns how many lanes were won.
 
         Handlers of batches would use up all in a few calls, and then wait for the next claim. So
         for them a claim takes about one batch, which is handled while the next is claimed.
         """
-        won, at, most = 0, 0, self._setup.registry.most
+        candidates, won, at, most = look.candidates, 0, 0, self._setup.registry.most
         while at < len(candidates) and not (at and self._stopping.is_set()):
             size = len(candidates) - at
             if most > 1:
                 claim = max(LEAST_CLAIM, ceil(most / self._run_length))
                 size = size if size < 2 * claim else claim
-            won += self.claim(candidates[at : at + size], me)
+            won += self.claim(candidates[at : at + size], look, me)
             at += size
         return won
 
-    def claim(self, candidates: list[Candidate], me: str, *, limited: bool = False) -> int:
-        """Claim; returns how many lanes were won. limited: they hold permits, and run before
-        others."""
+    def claim(
+        self, candidates: list[Candidate], look: Look, me: str, *, limited: bool = False
+    ) -> int:
+        """Claim some that a look has found; returns how many lanes were won. limited: they hold
+        permits, and run before others."""
 
         def queue(some: Sequence[Lane]) -> None:
             self.drain_end.saw_work()
@@ -354,8 +357,9 @@ class Fetcher(Role):
                 self._limit_poller.claimed(some)
             self._lanes.put(some, first=limited)
 
-        places, where = self._finder.places, self._finder.where
-        lanes, lost = self._claimer.claim(candidates, me, places=places, within=where, queue=queue)
+        lanes, lost = self._claimer.claim(
+            candidates, me, places=look.places, within=self._finder.where, queue=queue
+        )
         if lost:
             self._finder.refused(lost)
         if lanes:
