@@ -272,30 +272,31 @@ def test_failures_are_grouped_by_what_they_have_in_common(app):
 
 
 @pytest.mark.parametrize("tried", [True, False], ids=["with tries", "without"])
-@pytest.mark.parametrize(
-    ("names", "error", "example"),
-    [
+def test_a_group_says_what_holds_for_all_of_it(app, subtests, tried):
+    """Its text where all say the same, else the pattern, with an example: the newest."""
+    place = " [test_ops_looks.py in <lambda>]" if tried else " [crm.py in post]"
+    for names, error, example in (
         (("CHF", "CHF", "CHF"), "KeyError: 'CHF'", "KeyError: 'CHF'"),
         (("CHF", "XXX", "CHF"), "KeyError: '#'", "KeyError: 'CHF'"),
         (("XXX", "CHF", "XXX"), "KeyError: '#'", "KeyError: 'XXX'"),
         (("CHF", "chf"), "KeyError: '#'", "KeyError: 'chf'"),
         (("CHF", "C-17"), "KeyError: '#'", "KeyError: 'C-17'"),
-    ],
-)
-def test_a_group_says_what_holds_for_all_of_it(app, tried, names, error, example):
-    """Its text where all say the same, else the pattern, with an example: the newest."""
-    if tried:
-        app.add_handler("t", lambda msg: {}[msg.payload], wait=wait_none())
-        for name in names:
-            send(app, None, payload=name)
-        app.drain(linger=5)
-    else:
-        for name in names:
-            put(app, (None, -1), last_error=f"KeyError: '{name}' [crm.py:9 in post]")
-    (group,) = app.ops.failures()
-    place = " [test_ops_looks.py in <lambda>]" if tried else " [crm.py in post]"
-    assert (group.error, group.example, group.dead) == (error + place, example, len(names))
-    assert group.varies == ("#" in error)
+    ):
+        topic = ".".join(names)
+        if tried:
+            app.add_handler(topic, lambda msg: {}[msg.payload], wait=wait_none())
+            for name in names:
+                send(app, None, payload=name, topic=topic)
+            app.drain(linger=5)
+        else:
+            for name in names:
+                told = f"KeyError: '{name}' [crm.py:9 in post]"
+                put(app, (None, -1), last_error=told, topic=topic)
+        with subtests.test(names=names):
+            (group,) = app.ops.failures(topic=topic)
+            found = (group.error, group.example, group.dead)
+            assert found == (error + place, example, len(names))
+            assert group.varies == ("#" in error)
 
 
 def test_failures_of_a_job_are_its_own(app):
