@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from msgworker import App
 from msgworker.clock import clock
+from msgworker.instance.claiming import search
 from msgworker.instance.claiming.heads import Wanted
 from msgworker.instance.claiming.search import TableSearch
 from msgworker.instance.running.in_flight import Execution
@@ -161,6 +163,34 @@ def test_what_an_instance_leaves_of_its_share_is_found_by_the_others(app, monkey
     assert sorted(order) == ids
     assert any(candidates.share_of_id(i, 2) == 1 for i in order[: 9 * 40])
     assert any(own for _, own in sharing.read)
+
+
+def test_rounds_over_many_that_cannot_start_end_beside_another_instance(app):
+    """A drain waits for a whole round of all messages."""
+    ids = send(app, *[None] * 300)
+    looks, wanted = TableSearch(app.tables, None), Wanted(40, slots=2, skip_ids=frozenset(ids))
+    with app.engine.connect() as conn:
+        assert any(looks.look(conn, wanted).round_over for _ in range(30))
+
+
+@pytest.mark.requires("index_by_age")
+def test_a_long_read_past_the_rows_of_others_is_not_repeated_at_each_look(app, table, monkeypatch):
+    """Ours are done: a read of our share goes over all of others, however many they are."""
+    sharing = Sharing(app, 2, monkeypatch)
+    now, read = time.monotonic(), candidates.oldest
+    ids = send(app, *[None] * 1200)
+
+    def long(*args: Any, share: Any = None, **options: Any) -> Any:
+        nonlocal now
+        now += 0.001 if share is None else 0.5
+        return read(*args, share=share, **options) if share else read(*args, **options)
+
+    monkeypatch.setattr(candidates, "oldest", long)
+    monkeypatch.setattr(search, "time", SimpleNamespace(monotonic=lambda: now))
+    sharing.claim([i for i in ids if candidates.share_of_id(i, 2) == 0])
+    for _ in range(20):
+        sharing.claim(sharing.look(0, want=8))
+    assert sum(own for _, own in sharing.read) == 1
 
 
 @pytest.mark.requires("index_by_age")

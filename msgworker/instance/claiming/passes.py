@@ -235,7 +235,7 @@ class ObjectCursor:
         passes_over = not tables.database.oldest_index
         self._objects = _Way(lambda *a, **k: candidates.heads(*a, **k), passes_over)
         self._rows = _Way(lambda *a, **k: candidates.without_object(*a, **k), passes_over)
-        self._at_rows = self._many = self._left_out = False
+        self._at_rows = self._many = self._left_out = self._whole = False
         self._stride = 0
         self._found_some = False
         self.clean = True
@@ -272,6 +272,7 @@ class ObjectCursor:
         objects = IDLE_OBJECTS if idle else max(want * chooser.slots, IDLE_OBJECTS)
         objects = min(WINDOW, max(objects, self._stride))
         if self._objects.after is None and not self._at_rows:
+            self._whole = self._left_out
             self.clean, self._found_some, self._left_out = True, False, False
         found: list[Candidate] = []
         round_is_over = False
@@ -305,9 +306,10 @@ class ObjectCursor:
         busy: bool,
     ) -> list[Candidate]:
         """Rows without an object: mostly those of our share alone, while there are many; else each
-        instance would read those of all. Such a round is none of all messages."""
+        instance would read those of all. Such a round is none of all messages; the next one is."""
         share: dict[str, Any] = {}
-        if self._many and those is None and chooser.slots > 1 and not chooser.oldest_of_others:
+        alone = self._many and not self._whole and not chooser.oldest_of_others
+        if alone and those is None and chooser.slots > 1:
             share = {"share": (chooser.slot, chooser.slots)}
             size, self._left_out = min(size, max(want, self._stride, IDLE_OBJECTS)), True
         found = self._rows.step(conn, self.tables, size, those, busy, **share)

@@ -171,8 +171,8 @@ class TableSearch(Search):
         self, tables: Tables, topics: frozenset[str] | None, blocked: set[Any] | None = None
     ) -> None:
         """_mark: where the window begins. _own: our share, and where its rows begin, see
-        `_look_own`. _width: how many times more rows than wanted heads it reads. _among: where to
-        read by topic; _crowded: most rows are of other topics, so that all are read by topic;
+        `_look_own`; _own_at: when to read those again. _width: how many times more rows than wanted
+        heads it reads. _among: where to read by topic; _crowded: most rows are of other topics, so that all are read by topic;
         _passing: this look is not past rows of other topics yet. _since: the place in the rows that
         have become due; _due_at: when to read those. _cursor_at: when to step the cursor.
         _from_start: this look began at the very start.
@@ -180,6 +180,7 @@ class TableSearch(Search):
         super().__init__(tables, topics, blocked)
         self._mark = MIN_ID
         self._own: tuple[int, int, int] | None = None
+        self._own_at = 0.0
         self._width = 1
         self._beginning = Beginning()
         self._from_start = True
@@ -344,11 +345,16 @@ class TableSearch(Search):
         """Offer rows of our share, where many have no object: else each instance would read those
         of all. False = they are too few to know that there are no more, or it is time to look at
         all shares."""
-        size, own = min(WINDOW, size), self._own
+        size, own, begun = min(WINDOW, size), self._own, time.monotonic()
         if own is None or own[:2] != (chooser.slot, chooser.slots) or self._turn % 8 == 0:
             return False
+        if begun < self._own_at:
+            return False
         rows = candidates.oldest(conn, self.tables, mark=own[2], limit=size, share=own[:2])
-        if len(rows) < size:
+        seconds, few = time.monotonic() - begun, len(rows) < size
+        if few or seconds > PASSING_SECONDS:  # perhaps past many rows of others
+            self._own_at = begun + min(READ_AGAIN * seconds, LONGEST_REST_SECONDS)
+        if few:
             return False
         chooser.offer_all(rows)
         self._own, self._from_start = (*own[:2], rows[0].msg_id), False
