@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -98,27 +99,30 @@ def test_raise_names_the_holder_and_the_key(app):
     assert (found.value.msg_id, found.value.unique_key) == (first, "k")
 
 
-@pytest.mark.parametrize("end", ["done", "dead", "discarded"])
-@pytest.mark.parametrize("unique", ["open", "kept"])
 def test_an_open_key_is_free_when_its_message_has_ended_and_a_kept_one_when_it_is_purged(
-    app, table, end, unique
+    app, table, subtests
 ):
     def handle(msg: Any) -> None:
-        if end == "dead":
+        if msg.topic == "dead":
             raise Reject("no")
 
-    app.add_handler("t", handle)
-    first = send(app, unique=unique)
-    if end == "discarded":
-        app.ops.discard(ids=[first], reason="r")
-    else:
-        app.drain(**NOW)
-    assert (send(app, unique=unique) == first) == (unique == "kept")
-    if unique == "kept":
-        table.edit(finished_at=datetime(2020, 1, 1, tzinfo=UTC))
-        app.ops.purge(older_than="1d", dead=True)
-        assert app.ops.show(first) is None
-        assert send(app, unique=unique) != first
+    ends = ("done", "dead", "discarded")
+    for topic in ends:
+        app.add_handler(topic, handle)
+    for end, unique in itertools.product(ends, ("open", "kept")):
+        given = {"key": f"{end} {unique}", "topic": end, "unique": unique}
+        first = send(app, **given)
+        if end == "discarded":
+            app.ops.discard(ids=[first], reason="r")
+        else:
+            app.drain(**NOW)
+        with subtests.test(end=end, unique=unique):
+            assert (send(app, **given) == first) == (unique == "kept")
+            if unique == "kept":
+                table.edit(finished_at=datetime(2020, 1, 1, tzinfo=UTC))
+                app.ops.purge(older_than="1d", dead=True)
+                assert app.ops.show(first) is None
+                assert send(app, **given) != first
 
 
 def test_a_message_that_runs_or_waits_for_its_next_try_holds_its_key(app):

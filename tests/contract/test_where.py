@@ -122,11 +122,11 @@ def test_rows_of_others_are_as_if_they_were_not_there(app):
     assert everything(app) == before
 
 
-@pytest.mark.parametrize("status", [0, 1, -1, 2])
-def test_operators_find_and_change_none_of_them(app, status):
+def test_operators_find_and_change_none_of_them(app):
     fill_with_others(app)
     before = everything(app)
-    theirs = [row["msg_id"] for row in before if row["status"] == status]
+    theirs = [row["msg_id"] for row in before]
+    assert {row["status"] for row in before} >= {0, 1, -1, 2}
     ops = app.ops
     for one in theirs:
         assert ops.show(one) is None
