@@ -172,10 +172,10 @@ class TableSearch(Search):
     ) -> None:
         """_mark: where the window begins. _own: our share, and where its rows begin, see
         `_look_own`; _own_at: when to read those again. _width: how many times more rows than wanted
-        heads it reads. _among: where to read by topic; _crowded: most rows are of other topics, so that all are read by topic;
-        _passing: this look is not past rows of other topics yet. _since: the place in the rows that
-        have become due; _due_at: when to read those. _cursor_at: when to step the cursor.
-        _from_start: this look began at the very start.
+        heads it reads. _among: where to read by topic; _crowded: most rows are of other topics, so
+        that all are read by topic; _passing: this look is not past rows of other topics yet.
+        _since: the place in the rows that have become due; _due_at: when to read those. _cursor_at:
+        when to step the cursor. _from_start: this look began at the very start.
         """
         super().__init__(tables, topics, blocked)
         self._mark = MIN_ID
