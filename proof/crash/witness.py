@@ -69,22 +69,18 @@ class Witness:
     # ------------------------------------------------------------ claims
 
     def _watch_claims(self) -> None:
-        look, flag, read_runs = Finder._look_by, Claimer._flag, Claimer._read_part
-        flag_limited = Claimer._flag_limited
+        look, flag, read_runs = Finder._look_by, Claimer._flag_once, Claimer._read_some
 
         def watched_look(self: Finder, *args: Any, **kw: Any) -> Any:
             now.looked_at = witness._tell.now()
             return look(self, *args, **kw)
 
-        def watched_flag(self: Claimer, candidates: Any, me: str, *args: Any) -> Any:
-            rows = flag(self, candidates, me, *args)
+        def watched_flag(
+            self: Claimer, limit: str | None, candidates: Any, me: str, **how: Any
+        ) -> Any:
+            rows, tried = flag(self, limit, candidates, me, **how)
             flagged(self, rows, me)
-            return rows
-
-        def watched_flag_limited(self: Claimer, topic: str, candidates: Any, me: str) -> Any:
-            rows, asked = flag_limited(self, topic, candidates, me)
-            flagged(self, rows, me)
-            return rows, asked
+            return rows, tried
 
         def flagged(self: Claimer, rows: Any, me: str) -> None:
             for row in rows:
@@ -114,9 +110,8 @@ class Witness:
         store_flag = claim.flag
         claim.flag = watched_store_flag
         Finder._look_by = watched_look  # type: ignore[method-assign]
-        Claimer._flag = watched_flag  # type: ignore[method-assign]
-        Claimer._flag_limited = watched_flag_limited  # type: ignore[method-assign]
-        Claimer._read_part = watched_read_runs  # type: ignore[method-assign]
+        Claimer._flag_once = watched_flag  # type: ignore[method-assign]
+        Claimer._read_some = watched_read_runs  # type: ignore[method-assign]
 
     def _claimed(self, me: str, row: Any, since: float) -> None:
         self._held.add((me, row.msg_id))
