@@ -87,8 +87,9 @@ class Cursor:
         answer = self.connection.run(sql, [values])[0]
         if parts_of_block(sql):
             self.rowcount, self.description = 0, None
-            for (name, *_), count in zip(answer.columns, answer.rows[0], strict=True):
-                values[name].values = [values[name].converted(count)]
+            for counts in answer.rows[:1]:  # none where the block counts nothing
+                for (name, *_), count in zip(answer.columns, counts, strict=True):
+                    values[name].values = [values[name].converted(count)]
             return self
         outs = text.returning(sql)[2]
         if outs:

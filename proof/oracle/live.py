@@ -73,7 +73,9 @@ def plans(url: str) -> None:
             asked = statement.lstrip().upper().startswith(_HOT)
             if asked and "RETURNING" not in statement.upper() and "msgworker_" in statement:
                 names = bind_names(statement)
-                sent.setdefault(statement.strip(), {k: one[k] for k in one if k.upper() in names})
+                sent.setdefault(
+                    statement.strip(), {k: one[k] for k in one if k.strip('"').upper() in names}
+                )
 
     event.listen(app.engine, "before_cursor_execute", note)
     app.add_handler("bench", lambda msg: None)

@@ -17,12 +17,13 @@ from tests.ready import EFFECTS
 from tests.support.rows import Table
 
 LOST = ["ORA-03113", "ORA-12541", "ORA-01034", "ORA-25408", "DPY-4011"]
-AGAIN = ["ORA-00060", "ORA-01013", "ORA-08177", "DPY-4024"]
+AGAIN = ["ORA-00060", "ORA-01013", "ORA-08177"]
 CLAIM = r"^UPDATE\s+msgworker_message\s+SET\s+status\s*=\s*1"
 SETTLE = r"^(UPDATE|DECLARE\b.*?;\s*UPDATE)\s+msgworker_message\s+SET\s+status\s*=\s*2"
 EFFECT = r"^INSERT\s+INTO\s+batch_effects"
 FAULTS: list[tuple[str, Place, str]] = [
     *((code, "statement", only) for code in LOST + AGAIN for only in (CLAIM, SETTLE, EFFECT)),
+    *(("DPY-4024", "statement", only) for only in (CLAIM, SETTLE)),  # in a handler it is its limit
     *((code, "before commit", only) for code in [*LOST, "ORA-08177"] for only in (CLAIM, EFFECT)),
     *((code, "after commit", only) for code in LOST for only in (CLAIM, SETTLE, EFFECT)),
 ]
