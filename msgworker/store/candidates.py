@@ -147,7 +147,8 @@ def oldest(
         )
 
     params = {"mark": mark, "rows": limit, **_of_share(share)}
-    return as_candidates(sent_often(conn, t, ("oldest", share is None), build, params))
+    kind = "oldest" if share is None else "oldest of a share"
+    return as_candidates(sent_often(conn, t, kind, build, params))
 
 
 TOPIC = Candidate._fields.index("topic")

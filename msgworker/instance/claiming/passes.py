@@ -227,7 +227,11 @@ class _Way:
 
 class ObjectCursor:
     """A cursor over the objects, which keeps its place between looks. clean: no row of this round
-    could run. rows: those that the last step has read."""
+    could run. rows: those that the last step has read.
+
+    _many: more rows without an object follow. _left_out: this round has read only our share of
+    some. _whole: the one before did, so this one reads those of all shares.
+    """
 
     def __init__(self, tables: Tables) -> None:
         self.tables = tables

@@ -345,11 +345,12 @@ class TableSearch(Search):
         """Offer rows of our share, where many have no object: else each instance would read those
         of all. False = they are too few to know that there are no more, or it is time to look at
         all shares."""
-        size, own, begun = min(WINDOW, size), self._own, time.monotonic()
+        own = self._own
         if own is None or own[:2] != (chooser.slot, chooser.slots) or self._turn % 8 == 0:
             return False
-        if begun < self._own_at:
+        if (begun := time.monotonic()) < self._own_at:
             return False
+        size = min(WINDOW, size)
         rows = candidates.oldest(conn, self.tables, mark=own[2], limit=size, share=own[:2])
         seconds, few = time.monotonic() - begun, len(rows) < size
         if few or seconds > PASSING_SECONDS:  # perhaps past many rows of others
