@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -501,10 +502,10 @@ class Tables(ABC):
         """The roles by which an index of slices is made."""
         return tuple(role for role in self.spec.slices if role in self.names)
 
-    @property
+    @cached_property
     def object_type(self) -> TypeEngine[Any]:
         """The type of `object_id`, for parameters that are compared with it."""
-        return self.cols().object_id.type
+        return self.message.c[self.names["object_id"]].type
 
     def values(self, **roles: Any) -> dict[str, Any]:
         """Values for an UPDATE or INSERT by role, without columns that do not exist; a time of the
