@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import lru_cache, partial
 from typing import Any
 
@@ -252,15 +252,15 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
                 begun.commit()
 
 
-def deadline(conn: sa.Connection, seconds: float) -> AbstractContextManager[None]:
-    """The database ends each statement of the block that takes longer than this; SQLite, whose
-    statements read on as their rows are fetched, ends what takes longer than this in all, and so
-    do we through a pooler, whose sessions are not ours to set.
+def deadline(conn: sa.Connection, seconds: float | None) -> AbstractContextManager[None]:
+    """The database ends each statement of the block that takes longer than this (None = it may take
+    any time); SQLite, whose statements read on as their rows are fetched, ends what takes longer
+    than this in all, and so do we through a pooler, whose sessions are not ours to set.
 
     `conn` is one of `connecting`. A statement that was ended raises an error that `is_overtime`
     knows.
     """
-    return of(conn).deadline(conn, seconds)
+    return nullcontext() if seconds is None else of(conn).deadline(conn, seconds)
 
 
 def session_seconds(conn: sa.Connection) -> float | None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from msgworker.ops.edits import Edits
-from msgworker.ops.queries import Looks
 from msgworker.ops.records import Jobs, Locking, Scheduling
 from msgworker.ops.upkeep import Upkeep
 
 __all__ = ["Ops"]
 
 
-class Ops(Looks, Jobs, Edits, Upkeep, Scheduling, Locking):
+class Ops(Jobs, Edits, Upkeep, Scheduling, Locking):
     """Reads and repairs for operators, in short transactions."""

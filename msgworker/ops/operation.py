@@ -7,7 +7,9 @@ wherever it is interrupted.
 from __future__ import annotations
 
 import copy
+import getpass
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,28 +22,15 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from msgworker import db
 from msgworker.config import whole
 from msgworker.counted import plural
-from msgworker.db import (
-    Failures,
-    Fate,
-    Trouble,
-    by_trouble,
-    connecting,
-    nothing,
-    reason_of,
-    refusal,
-    repeatable,
-    trouble,
-    unavailable,
-    until_known,
-    violates,
-    writing,
-)
+from msgworker.db import Fate, Trouble, connecting, writing
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
-from msgworker.ops import call
-from msgworker.ops.call import Call, How, OnProgress, Progress, Repaired, Sent, Skip, Skips, Why
+from msgworker.ops.call import How, OnProgress, Progress, Repaired, Sent, Skip, Skips, Why, kept
+from msgworker.ops.queries import Clock, Looks, options_of
 from msgworker.ops.selection import SAMPLE, DryRun
+from msgworker.payload import clean, without_url_secrets
 from msgworker.producing import AllSendOptions
 from msgworker.queries import messages
 from msgworker.schema import rule
@@ -49,7 +38,17 @@ from msgworker.store import audit
 from msgworker.store.audit import Kind, Operation, Who
 from msgworker.store.bounded import LEAST, MOST
 from msgworker.store.rows import RowKept
-from msgworker.table import CANCEL, HISTORY, JOB_TABLE, LIMIT, OWN, OwnTable, Tables
+from msgworker.table import (
+    CANCEL,
+    HISTORY,
+    JOB_TABLE,
+    LIMIT,
+    MAX_ACTOR,
+    MAX_REASON,
+    OWN,
+    OwnTable,
+    Tables,
+)
 from msgworker.table.tables import unique_index_name
 
 T = TypeVar("T")
@@ -221,7 +220,7 @@ class RecordedOperation:
                 if len(part) > 1:
                     most = len(part) // 2
                     continue
-                said = reason_of(error) if isinstance(error, DBAPIError) else str(error)
+                said = db.reason_of(error) if isinstance(error, DBAPIError) else str(error)
                 self.skip([Skip(part[0], Why.REFUSED, error=said)], part[0])
             start += len(part)
             most = min(2 * most, MOST_SIZE)
@@ -251,12 +250,13 @@ class RecordedOperation:
 
         def judge(error: BaseException, looking: bool) -> Fate:
             nonlocal taken
-            if trouble(error) is Trouble.REFUSED:
-                raise refusal(self.engine, error) from error
-            if isinstance(error, DBAPIError) and violates(error, unique_index_name(self._tables)):
+            if db.trouble(error) is Trouble.REFUSED:
+                raise db.refusal(self.engine, error) from error
+            key = unique_index_name(self._tables)
+            if isinstance(error, DBAPIError) and db.violates(error, key):
                 taken += 1  # a unique key was taken after it was looked at: look again
                 return Fate.AGAIN if taken < KEY_TRIES else Fate.RAISE
-            return by_trouble(error, looking)
+            return db.by_trouble(error, looking)
 
         return self._known(partial(self._once, last_id, work), self._committed, judge)
 
@@ -267,11 +267,11 @@ class RecordedOperation:
         judge: Callable[[BaseException, bool], Fate],
     ) -> T:
         """`until_known` with a limit of attempts."""
-        failures = Failures()
-        known = until_known(send, look, lambda: failures.count < TRIES, failures, judge=judge)
+        failures = db.Failures()
+        known = db.until_known(send, look, lambda: failures.count < TRIES, failures, judge=judge)
         if known is None:
             assert failures.last is not None
-            raise unavailable(self.engine, failures.last) from failures.last
+            raise db.unavailable(self.engine, failures.last) from failures.last
         return known
 
     def _once(self, last_id: int | None, work: Callable[[Connection], Step]) -> Step:
@@ -335,7 +335,7 @@ class RecordedOperation:
                 audit.finish(conn, self._tables, op.op_id)
             return True
 
-        self._known(send, nothing, repeatable)
+        self._known(send, db.nothing, db.repeatable)
         return Repaired(
             kind=op.kind,
             op_id=op.op_id,
@@ -348,20 +348,32 @@ class RecordedOperation:
 # --- Shared parts of all writes: the audit tables, dry runs, resuming after an interruption.
 
 
-def _key_of(key: Any) -> str:
-    """The key of a request; raises ConfigError."""
+def _check_key(key: Any) -> None:
+    """Raise ConfigError for what is no key of a request."""
     if not isinstance(key, str) or not re.fullmatch(r"[A-Za-z0-9.:_-]{1,100}", key):
         raise ConfigError(f"a key is 1 to 100 letters, digits and any of .:_-, got {key!r:.80}")
-    return key
 
 
-class Writing(Call):
+def _short(name: str, value: Any, most: int) -> str:
+    """A text of at most so many characters, None as ""; raises ConfigError."""
+    if value is not None and (not isinstance(value, str) or len(value) > most):
+        raise ConfigError(f"{name} is a text of at most {most} characters, got {value!r:.80}")
+    return value or ""
+
+
+def _user() -> str:
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError, ImportError):  # no such user in a container
+        user = "unknown"
+    return f"{user}@{socket.gethostname() or 'host'}"
+
+
+class Writing(Looks):
     """Helpers of the writes."""
 
-    _actor: str | None = None
-    _source: str | None = None
-    _key: str | None = None
-    _request: str | None = None
+    _acting = Who("", None)
+    """Who acts where a call does not say it, see `acting`."""
 
     def acting(
         self: W,
@@ -379,16 +391,18 @@ class Writing(Call):
         that has it. request: what is asked, such as its digest, for who finds it there (as long).
         Raises ConfigError.
         """
-        by = call.who(actor, None, source=source)
+        for text in (key, request):
+            if text is not None:
+                _check_key(text)
+        who = _short("actor", actor, MAX_ACTOR)
+        where = clean(_short("source", source, MAX_ACTOR), MAX_ACTOR) or None
         other = copy.copy(self)
-        other._actor, other._source = None if actor is None else by.actor, by.source
-        other._key = None if key is None else _key_of(key)
-        other._request = None if request is None else _key_of(request)
+        other._acting = Who(who, None, where, key, request)
         return other
 
     def recorded(self, key: str) -> Operation | None:
         """The operation that was recorded with this key, see `acting`; None if there is none."""
-        _key_of(key)
+        _check_key(key)
         self._ready()
         return self._read(audit.with_key, key)
 
@@ -460,23 +474,29 @@ class Writing(Call):
     def _asked(self, name: str, how: How, needs_reason: str | None = None) -> tuple[Who, bool]:
         """Who asks for the write of this name, and whether it is a dry run, which needs no reason;
         raises TypeError for an unknown keyword."""
-        given = call.options_of(name, how, How)
+        given = options_of(name, how, How)
         dry_run = bool(given.pop("dry_run", False))
-        needs = None if dry_run else needs_reason
-        return self._who(given.get("actor"), given.get("reason"), needs_reason=needs), dry_run
+        return self._who(**given, needs_reason=None if dry_run else needs_reason), dry_run
 
     def _who(
-        self, actor: str | None, reason: str | None, *, needs_reason: str | None = None
+        self,
+        actor: str | None = None,
+        reason: str | None = None,
+        *,
+        needs_reason: str | None = None,
     ) -> Who:
-        given = self._actor if actor is None else actor
-        return call.who(
-            given,
-            reason,
-            source=self._source,
-            key=self._key,
-            request=self._request,
-            needs_reason=needs_reason,
-        )
+        """Who asks (default: user and host of this process) and why; raises ConfigError. What
+        `needs_reason` is refused without one."""
+        given = self._acting.actor if actor is None else _short("actor", actor, MAX_ACTOR)
+        if not _short("reason", reason, MAX_REASON).strip() and needs_reason is not None:
+            raise ConfigError(f"{needs_reason} needs a reason; it is kept in the audit")
+        why = clean(without_url_secrets(reason), MAX_REASON) if reason else None
+        return self._acting._replace(actor=clean(given.strip() or _user(), MAX_ACTOR), reason=why)
+
+    @property
+    def _clock(self) -> Clock:
+        """The time that a dry run has from now on."""
+        return Clock(self._seconds, self._counting)
 
     def _ready(self) -> None:
         """Raise SchemaError if the tables of ops are missing."""
@@ -516,7 +536,7 @@ class Writing(Call):
                 f"{kind} {op_id} was of {op.filter['ids_count']} ids, which were not stored; give "
                 "the same ids again with operation: it continues after those that are done"
             )
-        again = {} if ids is None else call.kept(ids)
+        again = {} if ids is None else kept(ids)
         if any(op.filter.get(name) != value for name, value in again.items()):
             raise ConfigError(f"these are not the ids of {kind} {op_id}; give the same ones")
         return op
@@ -526,10 +546,10 @@ class Writing(Call):
     ) -> RecordedOperation:
         """An operation that has yet to begin, or to be continued; pace: rate and progress."""
         said = ((k, v) for k, v in asked.items() if v is not None)
-        kept = {k: v for k, v in said if v is not False or k == "acknowledged"}
-        if kept.get("ids") is not None:
-            kept |= call.kept(kept.pop("ids"))
-        return RecordedOperation(self._engine, self._tables, kind, by, kept, op, **pace)
+        noted = {k: v for k, v in said if v is not False or k == "acknowledged"}
+        if "ids" in noted:
+            noted |= kept(noted.pop("ids"))
+        return RecordedOperation(self._engine, self._tables, kind, by, noted, op, **pace)
 
     def _counted(self, kind: Kind, would: DryRun) -> Repaired:
         """The result of a dry run, with the first of the messages."""

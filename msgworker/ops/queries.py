@@ -6,17 +6,29 @@ result says if it is not complete (`Found.complete`, `Count.exact`).
 
 from __future__ import annotations
 
+import copy
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypedDict, TypeVar, Unpack
+from uuid import UUID
 
-from msgworker.config import whole
-from msgworker.errors import ConfigError
-from msgworker.message import State
-from msgworker.ops import call
-from msgworker.ops.call import Call, Filters
+import sqlalchemy as sa
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from msgworker import db
+from msgworker.config import nearest, number, whole
+from msgworker.errors import ConfigError, TookTooLong
+from msgworker.message import State, StateName
 from msgworker.queries import messages
+from msgworker.schedules import Schedule
 from msgworker.store.bounded import LEAST, MOST, Filter, Found
+from msgworker.table import MessageTable, Tables
+from msgworker.tracing import NoTracer
 
 if TYPE_CHECKING:  # each method imports what it reads with
     from msgworker.doctor import Finding
@@ -31,18 +43,240 @@ if TYPE_CHECKING:  # each method imports what it reads with
 MAX_LIMIT = 10_000
 MAX_GROUPS = 500
 MAX_PAGE = 200
+MOST_SECONDS = 3600.0
+C = TypeVar("C", bound="Looks")
+R = TypeVar("R")
+P = ParamSpec("P")
+
+# --- The time of reads: the database ends what takes longer.
+
+
+class Clock:
+    """The time of a read of many statements; it runs from the moment it is made. seconds: None =
+    without end. enough: after so many it begins no further part, None = it does."""
+
+    def __init__(self, seconds: float | None, enough: float | None = None) -> None:
+        self.seconds = seconds
+        self.enough = enough
+        self._begun = time.monotonic()
+
+    @property
+    def rest(self) -> float | None:
+        """What is left of `enough`."""
+        return None if self.enough is None else self.enough - (time.monotonic() - self._begun)
+
+    def check(self) -> float | None:
+        """What is left of the time; raises TookTooLong if it is up."""
+        if self.seconds is None:
+            return None
+        left = self.seconds - (time.monotonic() - self._begun)
+        if left <= 0:
+            raise TookTooLong(self.seconds)
+        return max(0.001, left)
+
+    @contextmanager
+    def reading(self, engine: sa.Engine) -> Iterator[Connection]:
+        """A connection whose statements end with the time; raises TookTooLong."""
+        self.check()
+        with db.connecting(engine) as conn:
+            try:
+                with db.deadline(conn, self.check()):
+                    yield conn
+            except DBAPIError as error:
+                if self.seconds is not None and db.is_overtime(error):
+                    raise TookTooLong(self.seconds) from error
+                raise
+
+
+ENDLESS = Clock(None)
+
+
+# --- What is asked for, checked before anything is read.
+
+
+class Filters(TypedDict, total=False):
+    """Filters of messages, of which all hold: `status`, `topic` and `object_id` exactly; `error`, a
+    part of the last error; `since`, created at or after this instant; `job`, of this job;
+    `acknowledged`, of dead ones those that an operator has acknowledged, discarded or cancelled, or
+    the others. None, and what is left out, = all."""
+
+    status: StateName | State | None
+    topic: str | None
+    object_id: Any
+    error: str | None
+    since: datetime | None
+    job: int | None
+    acknowledged: bool | None
+
+
+def options_of(name: str, given: Mapping[str, Any], kind: type) -> dict[str, Any]:
+    """The keywords of a call; raises TypeError for one that the TypedDict `kind` has not."""
+    if unknown := sorted(given.keys() - kind.__annotations__.keys()):
+        raise TypeError(
+            f"{name}() got an unexpected keyword argument {unknown[0]!r}; "
+            f"{nearest(unknown[0], kind.__annotations__)}"
+        )
+    return dict(given)
+
+
+def filter_of(words: tuple[State, ...], **given: Any) -> Filter:
+    """A filter of checked values; raises ConfigError. Of a group are messages that have failed."""
+    if given.get("fingerprint") is not None:
+        words = tuple(one for one in words if one in (State.FAILED, State.DEAD)) or words
+    if (known := given.get("acknowledged")) is not None:
+        if not isinstance(known, bool):
+            raise ConfigError(f"acknowledged is True or False, got {known!r:.60}")
+        if State.DEAD not in words:
+            raise ConfigError(
+                f"acknowledged is about dead messages, not about those that are {words[0]}"
+            )
+        words = (State.DEAD,)
+    for name in ("topic", "error", "fingerprint"):
+        check_text(name, given.get(name))
+    check_since(given.get("since"))
+    for name, least in (("job", 1), ("up_to", LEAST)):
+        if given.get(name) is not None:
+            whole(name, given[name], least, MOST)
+    value = given.get("object_id")
+    if isinstance(value, bool) or not isinstance(value, str | int | Decimal | UUID | None):
+        raise ConfigError(f"object_id must be a text or a whole number, got {value!r:.80}")
+    if isinstance(value, int) and not LEAST <= value <= MOST:
+        raise ConfigError(f"object_id has at most 64 bits, got {value!r:.60}")
+    return Filter(words, **given)
+
+
+def object_of(t: Tables, text: str) -> Any:
+    """An object_id that was kept as a text, as its column has it; raises ConfigError."""
+    kind = t.object_type
+    if isinstance(kind, db.AnyId | db.AnyText | db.KeyText | sa.String):
+        return text
+    try:
+        return kind.python_type(text)
+    except (ValueError, TypeError, ArithmeticError):
+        raise ConfigError(f"{text!r:.80} is no object_id of this table") from None
+
+
+def check_text(name: str, value: Any) -> None:
+    """Raise ConfigError for what is neither None nor a text, and for an empty one."""
+    if value is not None and (not isinstance(value, str) or not value):
+        raise ConfigError(f"{name} must be a text, got {value!r:.80}")
+
+
+def check_since(since: Any) -> None:
+    """Raise ConfigError for what is neither None nor an aware instant."""
+    if since is None:
+        return
+    if not isinstance(since, datetime) or since.tzinfo is None:
+        raise ConfigError(f"since must be an aware datetime, got {since!r:.80}")
+    try:
+        since.astimezone(UTC)
+    except OverflowError:
+        raise ConfigError(
+            f"since must be within the years 1 to 9999 in UTC, got {since.isoformat()}"
+        ) from None
+
+
+def word(status: StateName | State | None, allowed: tuple[State, ...], why: str) -> State | None:
+    """An allowed state; raises ConfigError with `why` for others."""
+    if status is None:
+        return None
+    try:
+        found = State(status)
+    except ValueError:
+        words = ", ".join(w.value for w in State)
+        raise ConfigError(f"status must be one of {words}; got {status!r:.60}") from None
+    if found not in allowed:
+        raise ConfigError(f"messages that are {found} {why}")
+    return found
 
 
 def _wanted(name: str, filters: Any, fingerprint: str | None) -> Filter:
     """The filter of a list, of this group of failures only; raises ConfigError and TypeError."""
     allowed = tuple(State) if fingerprint is None else (State.FAILED, State.DEAD)
-    chosen = call.options_of(name, filters, Filters)
-    word = call.word(chosen.pop("status", None), allowed, "are in no group of failures")
-    return call.filter_of(allowed if word is None else (word,), **chosen, fingerprint=fingerprint)
+    chosen = options_of(name, filters, Filters)
+    one = word(chosen.pop("status", None), allowed, "are in no group of failures")
+    return filter_of(allowed if one is None else (one,), **chosen, fingerprint=fingerprint)
 
 
-class Looks(Call):
-    """Reading only."""
+def _check_window(window: str) -> None:
+    from msgworker.queries.counts import WINDOWS
+
+    if not isinstance(window, str) or window not in WINDOWS:
+        raise ConfigError(f"window must be one of {', '.join(WINDOWS)}; got {window!r:.80}")
+
+
+# --- The reads.
+
+
+class Looks:
+    """The reads, and what all calls of ops share: the database, and its tables, which are read when
+    first needed.
+
+    names_rule: whether max_tries and on_dead of `spec` were given explicitly. declared: the
+    schedules of the App; None if it says nothing of that. history_seconds: how long the history for
+    charts is kept. tracer: makes spans for what is sent, or not. send: that of the App.
+    """
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        tables: Callable[[], Tables],
+        spec: MessageTable,
+        *,
+        names_rule: bool,
+        declared: Callable[[], Sequence[Schedule] | None],
+        history_seconds: float,
+        tracer: NoTracer,
+        send: Callable[..., Any],
+    ) -> None:
+        self._engine = engine
+        self.read_tables = tables
+        self._spec = spec
+        self._names_rule = names_rule
+        self._declared = declared
+        self._history_seconds = history_seconds
+        self._tracer = tracer
+        self._send = send
+        self._found: Tables | None = None  # newer than those of the App
+        self._seconds: float | None = None
+        self._counting: float | None = None
+
+    def within(self: C, seconds: float, *, counting: float | None = None) -> C:
+        """The same calls, whose reads the database ends after so many seconds (0.001 to 3,600).
+
+        Such a read raises TookTooLong. Each statement has this time; on SQLite the whole read has.
+        A dry run has it in all, and returns what it counted (`Repaired.complete`). So has
+        what a write counts for `expected_count`; the write itself has no deadline. counting: a dry
+        run by a filter stops after the part in which so many seconds have passed: parts are small
+        at first, so that a page can show it at once. Raises ConfigError.
+        """
+        other = copy.copy(self)
+        other._seconds = number("seconds", seconds, 0.001, MOST_SECONDS)
+        if counting is not None:
+            other._counting = number("counting", counting, 0.001, MOST_SECONDS)
+        return other
+
+    @property
+    def _tables(self) -> Tables:
+        return self._found or self.read_tables()
+
+    @contextmanager
+    def _reading(self) -> Iterator[tuple[Connection, Tables]]:
+        """A connection to read with, and the tables. Those come first: their rule may be read again
+        on a connection of its own, and a pool may have only one."""
+        tables = self._tables
+        with Clock(self._seconds).reading(self._engine) as conn:
+            yield conn, tables
+
+    def _read(
+        self,
+        look: Callable[Concatenate[Connection, Tables, P], R],
+        *args: P.args,
+        **given: P.kwargs,
+    ) -> R:
+        """What a function of queries finds."""
+        with self._reading() as (conn, t):
+            return look(conn, t, *args, **given)
 
     def counts(self) -> list[Count]:
         """Counts of messages by state and topic, with the age of the oldest.
@@ -130,7 +364,7 @@ class Looks(Call):
     def object_id(self, text: str) -> Any:
         """An object_id that was given as a text, as the column of the table has it; raises
         ConfigError for a text that is none."""
-        return call.object_of(self._tables, text)
+        return object_of(self._tables, text)
 
     def place(self, msg_id: int) -> LanePlace | None:
         """Where a message stands among the unfinished ones of its object, and how many wait behind
@@ -204,7 +438,7 @@ class Looks(Call):
         after: `next_after` of the page before. Raises ConfigError.
         """
         whole("limit", limit, 1, MAX_GROUPS)
-        call.filter_of((), topic=topic, since=since, job=job)
+        filter_of((), topic=topic, since=since, job=job)
         chosen: dict[str, Any] = {"topic": topic, "since": since, "job": job, "after": after}
         from msgworker.queries import failures
 
@@ -255,8 +489,8 @@ class Looks(Call):
         Read from a table that instances write each minute; `History.recorded` says whether it is
         there. Raises ConfigError.
         """
-        _known_window(window)
-        call.text_of("topic", topic)
+        _check_window(window)
+        check_text("topic", topic)
         from msgworker.queries import counts
 
         return self._read(counts.history_of, window=window, topic=topic)
@@ -265,7 +499,7 @@ class Looks(Call):
         """What was done of each topic in the last hour ("1h"), 6 hours ("6h") or 24 hours ("24h"),
         and how long its handlers ran and its messages waited. waits: False leaves the waits out,
         which takes a quarter less time. Raises ConfigError."""
-        _known_window(window)
+        _check_window(window)
         from msgworker.queries import counts
 
         return self._read(counts.timings, window=window, waits=bool(waits))
@@ -296,10 +530,3 @@ class Looks(Call):
             traced=self._tracer.on,
             seconds=self._seconds,
         )
-
-
-def _known_window(window: str) -> None:
-    from msgworker.queries.counts import WINDOWS
-
-    if not isinstance(window, str) or window not in WINDOWS:
-        raise ConfigError(f"window must be one of {', '.join(WINDOWS)}; got {window!r:.80}")

@@ -15,9 +15,9 @@ from sqlalchemy import Connection
 from msgworker.config.values import renamed
 from msgworker.errors import ConfigError, TookTooLong
 from msgworker.message import DISCARDED, State, Status
-from msgworker.ops import call
-from msgworker.ops.call import Filters, How, OnProgress, Repaired, Skip, Why
+from msgworker.ops.call import How, OnProgress, Repaired, Skip, Why, ids_of, rate_of
 from msgworker.ops.operation import Step, TooMany, Work, Writing, check_all
+from msgworker.ops.queries import Filters, options_of
 from msgworker.ops.selection import WHY, Action, DryRun, Options, Page, Selection
 from msgworker.store import audit, cancels, change, edits
 from msgworker.store.audit import Who
@@ -247,7 +247,7 @@ class Repairs(Writing):
             ids=asked.ids,
             wanted=asked.filter(action),
         )
-        rate = call.rate_of(asked.rate)
+        rate = rate_of(asked.rate)
         if asked.counts_first:
             timed = replace(selection, clock=self._clock)
             if asked.with_successors:
@@ -280,7 +280,7 @@ def read_options(
 ) -> Options:
     """What the write of this name is asked for; raises TypeError for an unknown option, ConfigError
     for an impossible id."""
-    return Options(ids=call.ids_of(ids), **call.options_of(name, options, WriteOptions), **order)
+    return Options(ids=ids_of(ids), **options_of(name, options, WriteOptions), **order)
 
 
 # --- What a transaction does with the messages of a page.

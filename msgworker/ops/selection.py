@@ -14,8 +14,8 @@ from sqlalchemy import Connection
 from msgworker.config import whole
 from msgworker.errors import ConfigError, SelectionChanged, TookTooLong
 from msgworker.message import State, StateName, Status, word_of
-from msgworker.ops import call
-from msgworker.ops.call import ENDLESS, Clock, OnProgress, Progress, Skip, Skips, Why
+from msgworker.ops.call import OnProgress, Progress, Skip, Skips, Why
+from msgworker.ops.queries import ENDLESS, Clock, filter_of, object_of, word
 from msgworker.schema.rule import Rule
 from msgworker.store import bounded, change, jobs
 from msgworker.store.audit import Kind, Operation, Who
@@ -94,12 +94,12 @@ class Options:
         if said.get("since") is not None:
             said["since"] = datetime.fromisoformat(said["since"])
         if isinstance(said.get("object_id"), str):
-            said["object_id"] = call.object_of(t, said["object_id"])
+            said["object_id"] = object_of(t, said["object_id"])
         return replace(self, **(said if self.ids is None else said | {"ids": self.ids}))
 
     def filter(self, action: Action) -> Filter | None:
         """The filter; None with ids. Raises ConfigError if the action does not take that."""
-        one = call.word(self.status, action.statuses, action.refused)
+        one = word(self.status, action.statuses, action.refused)
         given = {name: value for name, value in self.given.items() if name in FILTERS}
         if self.ids is not None:
             if given:
@@ -113,7 +113,7 @@ class Options:
         words = action.chosen if one is None else (one,)
         if given.get("acknowledged") is not None and one is None and State.DEAD in action.statuses:
             words = (State.DEAD,)
-        return call.filter_of(words, **given, given_up=action.chooses_given_up)
+        return filter_of(words, **given, given_up=action.chooses_given_up)
 
     @property
     def counts_first(self) -> bool:

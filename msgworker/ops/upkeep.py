@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import uuid
 from collections.abc import Callable, Container
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Unpack
 
@@ -14,14 +15,14 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from msgworker.config import HISTORY_SECONDS, whole
+from msgworker.config import HISTORY_SECONDS, YEAR_SECONDS, seconds, whole
 from msgworker.config.values import renamed
-from msgworker.db import Trouble, connecting, reason_of, trouble, writing
+from msgworker.db import Trouble, connecting, instant_ago, reason_of, trouble, writing
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.message import State
-from msgworker.ops import call
-from msgworker.ops.call import Clock, How, OnProgress, Repaired, Skip, Skips, Why
+from msgworker.ops.call import How, OnProgress, Repaired, Skip, Skips, Why, rate_of
 from msgworker.ops.operation import RecordedOperation, Step, Writing, check_all
+from msgworker.ops.queries import Clock, check_since, check_text, filter_of
 from msgworker.ops.records import forget_jobs
 from msgworker.ops.selection import PAGE, SAMPLE, DryRun
 from msgworker.store import audit, change, done, history, lease, limits, pauses, purge, recover
@@ -35,6 +36,29 @@ from msgworker.table import HISTORY, MAX_TOPIC, Tables
 
 MAX_AUDIT = 10_000
 Age = float | str | timedelta | datetime | None
+
+
+def age_of(older_than: Any) -> float | datetime:
+    """An age in seconds, or the instant itself; raises ConfigError unless it is in the past."""
+    if isinstance(older_than, datetime):
+        if older_than.tzinfo is None:
+            raise ConfigError(
+                f"older_than needs its time zone, got {older_than!r}; use datetime.now(UTC)"
+            )
+        if older_than >= datetime.now(UTC):
+            raise ConfigError(f"older_than is in the future: {older_than.isoformat()}")
+        return older_than
+    if isinstance(older_than, timedelta):
+        older_than = older_than.total_seconds()
+    if older_than is None:
+        raise ConfigError("older_than is required: how old messages must be, such as 30d")
+    age = seconds("older_than", older_than, -math.inf, 100 * YEAR_SECONDS)
+    if age <= 0:
+        raise ConfigError(
+            f"older_than must be more than 0 seconds, such as 30d, got {older_than!r:.60}"
+        )
+    return age
+
 
 # --- Purge: delete finished rows older than an instant, in short transactions.
 
@@ -241,7 +265,7 @@ def _behind(after: int | None) -> int:
 # --- Release: messages without an owner.
 
 
-def age_of(t: Tables, older_than: Any, any_age: bool) -> float | datetime | None:
+def _flagged_for(t: Tables, older_than: Any, any_age: bool) -> float | datetime | None:
     """How long ago messages without an owner were flagged, None = at any time; raises
     ConfigError."""
     if any_age:
@@ -253,7 +277,7 @@ def age_of(t: Tables, older_than: Any, any_age: bool) -> float | datetime | None
             "older_than is required, such as 1h: how long messages must have been at 1; or any_age "
             "(--any-age), if you know that no consumer works on them"
         )
-    age = call.age_of(older_than)
+    age = age_of(older_than)
     if not (t.has("claimed_at") or t.has("created_at")):
         raise ConfigError(
             f"table {t.spec.name} has neither claimed_at nor created_at, so the age of its "
@@ -321,6 +345,13 @@ def end(engine: sa.Engine, t: Tables, held: HeldMessages, me: str | None, *, dro
 class Upkeep(Writing):
     """Releases, purges, pauses and the audit; `how` as in `How`."""
 
+    def _before(self, age: float | datetime) -> datetime:
+        """The instant of an age, by the database's clock."""
+        if isinstance(age, datetime):
+            return age
+        with connecting(self._engine) as conn:
+            return instant_ago(conn, age)
+
     # ------------------------------------------------------------ release
 
     def release(
@@ -380,7 +411,7 @@ class Upkeep(Writing):
         """
         by, dry_run = self._asked("release_nobody", how)
         t = self._tables
-        age = age_of(t, older_than, any_age)
+        age = _flagged_for(t, older_than, any_age)
         before = None if age is None else self._before(age)
         with connecting(self._engine) as conn:
             if not t.has("claimed_by"):
@@ -426,7 +457,7 @@ class Upkeep(Writing):
         t = self._tables
         needs_age(t)
         by, dry_run = self._asked("purge", how)
-        call.filter_of((State.DONE,), topic=topic)
+        filter_of((State.DONE,), topic=topic)
         if archive_to is not None:
             purge.archive_name(t, archive_to)
         asked: dict[str, Any] = {"dead": dead, "topic": topic, "archive_to": archive_to}
@@ -437,14 +468,14 @@ class Upkeep(Writing):
             before = datetime.fromisoformat(str(asked["before"]))
         else:
             interrupted = None
-            before = self._before(call.age_of(older_than))
+            before = self._before(age_of(older_than))
             asked["before"] = before.isoformat()
         old = Old(before, bool(asked["dead"]), asked["topic"])
         if dry_run:
             return self._would_purge(old)
         self._ready()
         into = open_archive(self._engine, t, asked["archive_to"])
-        pace = call.rate_of(rate)
+        pace = rate_of(rate)
         op = self._operation("purge", by, asked, interrupted, rate=pace, progress=progress)
         op.begin()
         purge_all(op, self._engine, t, old, into)
@@ -533,9 +564,9 @@ class Upkeep(Writing):
             whole("msg_id", msg_id, LEAST, MOST)
         if after is not None:
             whole("after", after, LEAST, MOST)
-        call.text_of("kind", kind)
-        call.text_of("actor", actor)
-        call.since_of(since)
+        check_text("kind", kind)
+        check_text("actor", actor)
+        check_since(since)
         self._ready()
         chosen: dict[str, Any] = {"msg_id": msg_id, "kind": kind, "actor": actor, "since": since}
         return self._read(audit.entries, **chosen, limit=limit, after=after)

@@ -15,7 +15,8 @@ from msgworker.cli import rerun, show
 from msgworker.errors import ConfigError
 from msgworker.message import State
 from msgworker.ops import selection
-from msgworker.ops.call import Filters, How
+from msgworker.ops.call import How
+from msgworker.ops.queries import Filters
 from msgworker.ops.repairs import WriteOptions
 from msgworker.queries.messages import MessageInfo
 from msgworker.store import bounded
