@@ -6,10 +6,11 @@ from __future__ import annotations
 import enum
 import json
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import partial
 from typing import Any, Unpack
 
 from sqlalchemy import Connection
@@ -22,11 +23,10 @@ from msgworker.message import ACKNOWLEDGED, State, Status
 from msgworker.ops.call import How, Repaired, Skip, Why
 from msgworker.ops.operation import Step
 from msgworker.ops.repairs import Repairs, WriteOptions, read_options, recorded
-from msgworker.ops.selection import Action
+from msgworker.ops.selection import Action, DryRun
 from msgworker.payload import pretty, shown
-from msgworker.queries import messages
-from msgworker.store import audit, change, edits, send
-from msgworker.store.audit import Edited, Who
+from msgworker.store import change, edits, send
+from msgworker.store.audit import CHANGES, Edited, Who, kept_changes
 from msgworker.store.bounded import LEAST, MOST
 from msgworker.store.edits import Held
 from msgworker.table import Tables
@@ -42,58 +42,46 @@ KEEP = Keep.KEEP
 _WHY = {Status.PROCESSING: Why.RUNNING, Status.DONE: Why.NOT_EDITED}
 
 
-def _need(t: Tables, role: str) -> None:
-    """Raise ConfigError if the table has no such column."""
-    if not t.has(role):
-        raise ConfigError(
-            f"table {t.spec.name} has no {role} column: messages have none to be edited"
-        )
+_PARAMS = {
+    "topic": "b_topic",
+    "payload": "b_payload",
+    "available_at": "b_at",
+    "priority": "b_priority",
+}
+"""What may be edited, and the parameters of a statement that sets it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """New values of a message; None, or KEEP where None is a value, = as it is."""
-
-    topic: str | None
-    payload: Any
-    available_at: datetime | Keep | None
-    priority: int | None
-
-    def params(self, t: Tables) -> dict[str, Any]:
-        """As a statement takes them, by parameter; raises ConfigError or PayloadError."""
-        found: dict[str, Any] = {}
-        if self.topic is not None:
-            producing.check_topic(self.topic)
-            _need(t, "topic")
-            found["b_topic"] = self.topic
-        if self.payload is not KEEP:
-            _need(t, "payload")
-            found["b_payload"] = producing.payload_text(self.payload, t)
-        if self.available_at is not KEEP:
-            _need(t, "available_at")
-            if self.available_at is not None:
-                producing.check_at("available_at", self.available_at, t)
-                found["b_at"] = self.available_at
-        if self.priority is not None:
-            found["b_priority"] = producing.checked_priority(self.priority, t)
-        send.check_limits(t, found)
-        if not found and self.available_at is not None:
-            raise ConfigError("give what to edit: topic, payload, available_at or priority")
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What an edit of a message as it is held would do: `why` it does nothing, or the changes.
-
-    params: of the columns that change. at_once: available_at becomes NULL.
-    """
-
-    held: Held | None
-    changes: tuple[Edited, ...] = ()
-    params: dict[str, Any] | None = None
-    at_once: bool = False
-    why: Why | None = None
+def _checked(
+    t: Tables,
+    topic: str | None,
+    payload: Any,
+    available_at: datetime | Keep | None,
+    priority: int | None,
+) -> dict[str, Any]:
+    """The new values by column, as they are written; raises ConfigError or PayloadError."""
+    found: dict[str, Any] = {}
+    if topic is not None:
+        producing.check_topic(topic)
+        found["topic"] = topic
+    if payload is not KEEP:
+        found["payload"] = payload
+    if available_at is not KEEP:
+        found["available_at"] = available_at
+    if priority is not None:
+        found["priority"] = producing.checked_priority(priority, t)
+    if not found:
+        raise ConfigError("give what to edit: topic, payload, available_at or priority")
+    for role in found:
+        if not t.has(role):
+            raise ConfigError(
+                f"table {t.spec.name} has no {role} column: messages have none to be edited"
+            )
+    if "payload" in found:
+        found["payload"] = producing.payload_text(payload, t)
+    if found.get("available_at") is not None:
+        producing.check_at("available_at", found["available_at"], t)
+    send.check_limits(t, {_PARAMS[role]: value for role, value in found.items()})
+    return found
 
 
 def _acknowledge(t: Tables) -> Action:
@@ -159,32 +147,51 @@ class Edits(Repairs):
             raise ConfigError(f"seen is what a dry run has returned, got {seen!r:.80}")
         by, dry_run = self._asked("edit", how, needs_reason="edit")
         t = self._tables
-        wanted = Wanted(topic, payload, available_at, priority)
-        params = wanted.params(t)
+        wanted = _checked(t, topic, payload, available_at, priority)
         with self._reading() as (conn, t):
-            plan = _planned(conn, t, msg_id, wanted, params, seen)
-        if plan.why is not None:
-            return _skipped(msg_id, plan.why, dry_run=dry_run)
-        assert plan.held is not None
-        before = plan.held.seen
-        if dry_run:
-            info = self._read(messages.show, msg_id)
-            sample = () if info is None else (replace(info, payload=None),)
-            return Repaired(
-                kind="edit",
-                matched=1,
-                changed=1,
-                dry_run=True,
-                sample=sample,
-                changes=plan.changes,
-                seen=before,
+            held = edits.read(conn, t, msg_id)
+            changes = () if held is None else tuple(_changes(t, held, wanted))
+            why = _why_not(conn, t, msg_id, held, seen, changes)
+        if why is None and "available_at" in wanted and held and _is_dead(t, held):
+            raise ConfigError(
+                f"message {msg_id} is dead and waits for no instant: rerun it, then edit "
+                "available_at"
             )
+        if why is None and not changes:
+            why = Why.SAME
+        if why is not None:
+            skips, counted = (Skip(msg_id, why),), ((why, 1),)
+            return Repaired(
+                kind="edit", matched=1, skipped=1, dry_run=dry_run, why=counted, skips=skips
+            )
+        assert held is not None
+        before = held.seen
+        if dry_run:
+            would = self._counted("edit", DryRun([msg_id], 1))
+            return replace(would, changes=changes, seen=before)
         self._ready()
-        asked = {"ids": [msg_id], audit.CHANGES: audit.kept_changes(plan.changes)}
-        op = self._operation("edit", by, asked)
-        op.over([msg_id], lambda op_id, ids, conn: _once(conn, t, op_id, msg_id, plan, before))
+        columns = {one.column for one in changes}
+        at_once = "available_at" in columns and wanted["available_at"] is None
+        params = {
+            _PARAMS[name]: value
+            for name, value in wanted.items()
+            if name in columns and not (at_once and name == "available_at")
+        }
+
+        def once(op_id: int, ids: list[int], conn: Connection) -> Step:
+            held = edits.read(conn, t, msg_id, lock=True)
+            why = _why_not(conn, t, msg_id, held, before, changes)
+            if why is not None:
+                return Step(1, 0, [Skip(msg_id, why)])
+            assert held is not None
+            write = partial(edits.write, held=held, params=params, at_once=at_once)
+            recorded(conn, t, op_id, ids, lambda conn, t, ids: write(conn, t, ids[0]))
+            return Step(1, 1)
+
+        op = self._operation("edit", by, {"ids": [msg_id], CHANGES: kept_changes(changes)})
+        op.over([msg_id], once)
         done = op.end()
-        return replace(done, changes=plan.changes if done.changed else (), seen=before)
+        return replace(done, changes=changes if done.changed else (), seen=before)
 
     def acknowledge(
         self,
@@ -207,67 +214,22 @@ class Edits(Repairs):
         return self._write("acknowledge", lambda _: _acknowledge(self._tables), asked)
 
 
-def _skipped(msg_id: int, why: Why, *, dry_run: bool) -> Repaired:
-    return Repaired(
-        kind="edit",
-        matched=1,
-        skipped=1,
-        dry_run=dry_run,
-        why=((why, 1),),
-        skips=(Skip(msg_id, why),),
-    )
-
-
-def _planned(
+def _why_not(
     conn: Connection,
     t: Tables,
     msg_id: int,
-    wanted: Wanted,
-    params: dict[str, Any],
+    held: Held | None,
     seen: str | None,
-) -> Plan:
-    """What an edit would do with the message as it is now."""
-    held = edits.read(conn, t, msg_id)
+    changes: Sequence[Edited],
+) -> Why | None:
+    """Why a message is not edited as it is now; None if it is. seen: as it was then."""
     if held is None:
-        return Plan(None, why=Why.NOT_THERE)
+        return Why.NOT_THERE
     if held.status not in (Status.NEW, Status.FAILED):
-        return Plan(held, why=_WHY.get(held.status, Why.UNKNOWN))
+        return _WHY.get(held.status, Why.UNKNOWN)
     if seen is not None and held.seen != seen:
-        return Plan(held, why=Why.EDITED)
-    if wanted.available_at is not KEEP and _is_dead(t, held):
-        raise ConfigError(
-            f"message {msg_id} is dead and waits for no instant: rerun it, then edit available_at"
-        )
-    changes = tuple(_changes(t, held, wanted, params))
-    changed = {one.column for one in changes}
-    if not changes:
-        return Plan(held, why=Why.SAME)
-    if _is_ahead(conn, t, msg_id, held, changed):
-        return Plan(held, why=Why.AHEAD)
-    kept = {name: value for name, value in params.items() if _COLUMNS[name] in changed}
-    at_once = "available_at" in changed and wanted.available_at is None
-    return Plan(held, changes, kept, at_once)
-
-
-def _once(conn: Connection, t: Tables, op_id: int, msg_id: int, plan: Plan, before: str) -> Step:
-    """The edit, in the transaction of its step: only of a message that is still as it was."""
-    held = edits.read(conn, t, msg_id, lock=True)
-    assert plan.params is not None
-    if held is None:
-        return Step(1, 0, [Skip(msg_id, Why.NOT_THERE)])
-    if held.status not in (Status.NEW, Status.FAILED):
-        return Step(1, 0, [Skip(msg_id, _WHY.get(held.status, Why.UNKNOWN))])
-    if held.seen != before:
-        return Step(1, 0, [Skip(msg_id, Why.EDITED)])
-    if _is_ahead(conn, t, msg_id, held, {one.column for one in plan.changes}):
-        return Step(1, 0, [Skip(msg_id, Why.AHEAD)])
-    params, at_once = plan.params, plan.at_once
-
-    def write(conn: Connection, t: Tables, ids: list[int]) -> int:
-        return edits.write(conn, t, msg_id, held, params, at_once=at_once)
-
-    recorded(conn, t, op_id, [msg_id], write)
-    return Step(1, 1)
+        return Why.EDITED
+    return Why.AHEAD if _is_ahead(conn, t, msg_id, held, changes) else None
 
 
 def _is_dead(t: Tables, held: Held) -> bool:
@@ -275,46 +237,33 @@ def _is_dead(t: Tables, held: Held) -> bool:
     return held.status == Status.FAILED and (tries is None or tries >= t.spec.max_tries)
 
 
-def _is_ahead(conn: Connection, t: Tables, msg_id: int, held: Held, changed: set[str]) -> bool:
+def _is_ahead(
+    conn: Connection, t: Tables, msg_id: int, held: Held, changes: Sequence[Edited]
+) -> bool:
     """Whether an instance may hold it as it was, and start it so if it is rerun: it was given up
     while it waited behind a message that still runs."""
-    if not changed & {"topic", "payload"} or held.object_id is None:
+    if held.object_id is None or not any(one.column in ("topic", "payload") for one in changes):
         return False
     return _is_dead(t, held) and held.given_up and edits.object_runs(conn, t, msg_id)
 
 
-_COLUMNS = {
-    "b_topic": "topic",
-    "b_payload": "payload",
-    "b_at": "available_at",
-    "b_priority": "priority",
-}
-
-
-def _changes(t: Tables, held: Held, wanted: Wanted, params: dict[str, Any]) -> list[Edited]:
+def _changes(t: Tables, held: Held, wanted: dict[str, Any]) -> Iterator[Edited]:
     """What differs."""
-    found = []
-    if "b_topic" in params and (held.topic is None or params["b_topic"] != held.topic):
-        found.append(Edited("topic", _text(held.topic), params["b_topic"]))
-    if "b_payload" in params and not _same_json(held, params["b_payload"]):
+    if "topic" in wanted and (held.topic is None or wanted["topic"] != held.topic):
+        yield Edited("topic", _text(held.topic), wanted["topic"])
+    if "payload" in wanted and not _same_json(held, wanted["payload"]):
         old = held.payload if held.length is None else f"(too long: {held.length} characters)"
-        found.append(Edited("payload", _text(old), params["b_payload"]))
-    if wanted.available_at is not KEEP:
-        old_at = _instant(t, held.available_at)
-        if wanted.available_at != old_at or (old_at is None and held.available_at is not None):
-            raw = _text(held.available_at)
-            was = raw if old_at is None else old_at.isoformat()
-            new = None if wanted.available_at is None else _iso(wanted.available_at)
-            found.append(Edited("available_at", was, new))
-    if "b_priority" in params and whole_number(held.priority) != params["b_priority"]:
-        number = whole_number(held.priority)
+        yield Edited("payload", _text(old), wanted["payload"])
+    if "available_at" in wanted:
+        was, new = _instant(t, held.available_at), wanted["available_at"]
+        if new != was or (was is None and held.available_at is not None):
+            raw = _text(held.available_at) if was is None else was.isoformat()
+            text = None if new is None else new.astimezone(UTC).isoformat()
+            yield Edited("available_at", raw, text)
+    number = whole_number(held.priority)
+    if "priority" in wanted and number != wanted["priority"]:
         old = _text(held.priority) if number is None else number
-        found.append(Edited("priority", old, params["b_priority"]))
-    return found
-
-
-def _iso(at: datetime) -> str:
-    return at.astimezone(UTC).isoformat()
+        yield Edited("priority", old, wanted["priority"])
 
 
 def _instant(t: Tables, raw: Any) -> datetime | None:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
-import sqlalchemy as sa
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
 
 from msgworker import ticks
 from msgworker.config import nearest, whole
-from msgworker.db import Trouble, trouble, writing
+from msgworker.db import writing
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.message import State
 from msgworker.ops.call import How, OnProgress, Repaired
@@ -89,11 +87,17 @@ class Locking(Writing):
             if dry_run:
                 return Repaired(kind=KIND, matched=1, changed=1, dry_run=True)
             asked = {"lock": name, "owner": lease.owner, "token": lease.token}
-            op_id = self._noted(by, asked | {"locks": place_of(where)})
+            asked["locks"] = place_of(where)
+            op_id, t = None, self._tables
+            if not t.missing & {"msgworker_operation", "msgworker_audit"}:
+                with writing(
+                    self._engine
+                ) as conn:  # before, so that the audit has an interrupted one
+                    op_id = audit.begin(conn, t, KIND, by, asked)
             did = int(where.release(lease))
         if op_id is not None:
             with writing(self._engine) as conn:
-                audit.end(conn, self._tables, op_id, changed=did, skipped=1 - did)
+                audit.end(conn, t, op_id, changed=did, skipped=1 - did)
         return Repaired(kind=KIND, op_id=op_id, matched=1, changed=did, skipped=1 - did)
 
     @contextmanager
@@ -108,14 +112,6 @@ class Locking(Writing):
             yield own
         finally:
             own.close()
-
-    def _noted(self, by: Who, asked: dict[str, object]) -> int | None:
-        """Record it first, so that an interrupted release is in the audit too."""
-        t = self._tables
-        if t.missing & {"msgworker_operation", "msgworker_audit"}:
-            return None
-        with writing(self._engine) as conn:
-            return audit.begin(conn, t, KIND, by, asked)
 
 
 # --- List schedules, pause, resume and delete them, and send the message of one now.
@@ -317,28 +313,16 @@ def _info(row: Stored, now: datetime, declared: bool | None) -> ScheduleInfo:
             coming += tuple(next_times(row.spec, row.time_zone, row.next_at, SHOWN_TICKS - 1))
         except ConfigError as error:
             problem = str(error)
+    others = ("time_zone", "next_at", "version")
+    same = {one.name: getattr(row, one.name) for one in fields(row) if one.name not in others}
     return ScheduleInfo(
-        name=row.name,
-        spec=row.spec,
+        **same,
         tz=row.time_zone,
-        topic=row.topic,
-        object_id=row.object_id,
-        payload=row.payload,
-        catch_up=row.catch_up,
         next_times=coming,
-        last_at=row.last_at,
         late_seconds=max(0.0, (now - coming[0]).total_seconds()) if coming else 0.0,
-        paused_at=row.paused_at,
-        paused_by=row.paused_by,
         declared=declared,
         stored=True,
-        declared_by=row.declared_by,
-        declared_at=row.declared_at,
         problem=problem,
-        overlap=row.overlap,
-        skipped=row.skipped,
-        replaced=row.replaced,
-        paused_reason=row.paused_reason,
     )
 
 
@@ -365,19 +349,6 @@ def _unwritten(one: Schedule, now: datetime) -> ScheduleInfo:
 # --- Jobs: list them, seal one, pause one, and cancel one with all its messages.
 
 CANCEL_RERUN = "`cancel` cancels what was rerun of it"
-
-
-def forget_jobs(engine: sa.Engine, t: Tables, before: datetime) -> None:
-    """Delete what has completed before this instant of the jobs that have no message left. What
-    cannot be deleted now is left to the next purge."""
-    after: int | None = 0 if jobs_store.is_there(t) else None
-    try:
-        while after is not None:
-            with writing(engine) as conn:
-                after = jobs_store.forget(conn, t, before=before, after=after)
-    except DBAPIError as error:
-        if trouble(error) not in (Trouble.AGAIN, Trouble.REFUSED):
-            raise
 
 
 class Jobs(Repairs):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import threading
 import uuid
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -23,9 +24,19 @@ from msgworker.message import State
 from msgworker.ops.call import How, OnProgress, Repaired, Skip, Skips, Why, rate_of
 from msgworker.ops.operation import RecordedOperation, Step, Writing, check_all
 from msgworker.ops.queries import Clock, check_since, check_text, filter_of
-from msgworker.ops.records import forget_jobs
 from msgworker.ops.selection import PAGE, SAMPLE, DryRun
-from msgworker.store import audit, change, done, history, lease, limits, pauses, purge, recover
+from msgworker.store import (
+    audit,
+    change,
+    done,
+    history,
+    jobs,
+    lease,
+    limits,
+    pauses,
+    purge,
+    recover,
+)
 from msgworker.store.audit import AuditEntry, Kind, Who
 from msgworker.store.bounded import LEAST, MOST, Found
 from msgworker.store.lease import Lease
@@ -106,17 +117,29 @@ def purge_all(
     op.over_all(page, work, after=op.last_id, full=PAGE)
 
 
-def forget_history(engine: sa.Engine, t: Tables, keep_seconds: float) -> None:
-    """Delete what is older of the history for charts, an hour of it in a transaction. What cannot
-    be deleted now is left to the instances."""
-    more = HISTORY.is_there(t)
+@contextmanager
+def _if_possible() -> Iterator[None]:
+    """What cannot be deleted now is left to the instances, and to the next purge."""
     try:
-        while more:
-            with writing(engine) as conn:
-                more = bool(history.forget(conn, t, keep_seconds))
+        yield
     except DBAPIError as error:
         if trouble(error) not in (Trouble.AGAIN, Trouble.REFUSED):
             raise
+
+
+def forget(engine: sa.Engine, t: Tables, before: datetime, keep_seconds: float) -> None:
+    """Delete what is older of the history for charts, an hour of it in a transaction; and jobs that
+    have completed before this instant and have no message left."""
+    with _if_possible():
+        more = HISTORY.is_there(t)
+        while more:
+            with writing(engine) as conn:
+                more = history.forget(conn, t, keep_seconds) > 0
+    with _if_possible():
+        after: int | None = 0 if jobs.is_there(t) else None
+        while after is not None:
+            with writing(engine) as conn:
+                after = jobs.forget(conn, t, before=before, after=after)
 
 
 # --- Release: give back messages of an instance, or without an owner, in the same way as recovery.
@@ -142,13 +165,6 @@ class HeldMessages:
     def lives(self) -> bool:
         """Whether its lease is live and not taken over."""
         return self.lease is not None and bool(self.lease.live) and self.lease.taken_by is None
-
-    @property
-    def lease_seconds(self) -> float:
-        """How long it counts as alive without a heartbeat."""
-        if self.lease is None:
-            return 0.0
-        return max(0.0, (self.lease.expires_at - self.lease.renewed_at).total_seconds())
 
 
 def held_by(clock: Clock, engine: sa.Engine, t: Tables, instance: object) -> HeldMessages:
@@ -206,7 +222,8 @@ def take_over(engine: sa.Engine, t: Tables, held: HeldMessages) -> str | None:
                 )
         return None
     me = f"ops-{uuid.uuid4().hex}"
-    ttl = held.lease_seconds + HOLD_SECONDS
+    alive_seconds = max(0.0, (seen.expires_at - seen.renewed_at).total_seconds())
+    ttl = alive_seconds + HOLD_SECONDS
     with writing(engine) as conn:
         if held.lives:
             won = lease.take_over_live(conn, t, seen.name, me=me, ttl=ttl)
@@ -218,7 +235,7 @@ def take_over(engine: sa.Engine, t: Tables, held: HeldMessages) -> str | None:
             "instance meanwhile; check with `msgworker instances`"
         )
     if held.lives:
-        threading.Event().wait(held.lease_seconds)
+        threading.Event().wait(alive_seconds)  # for so long it counts as alive without a heartbeat
     return me
 
 
@@ -328,17 +345,6 @@ def give_back_nobodys(
     op.over_all(page, work)
 
 
-def end(engine: sa.Engine, t: Tables, held: HeldMessages, me: str | None, *, drop: bool) -> None:
-    """End the lease that was taken over. Not `drop`: rows are left, so recovery needs it."""
-    if me is None:
-        return
-    with writing(engine) as conn:
-        if drop:
-            lease.drop(conn, t, held.instance_id, taken_by=me)
-        else:
-            lease.leave(conn, t, held.instance_id, taken_by=me)
-
-
 # --- What operators do in upkeep.
 
 
@@ -387,7 +393,9 @@ class Upkeep(Writing):
             op.end()
             raise
         all_free = give_back(op, t, held, by)
-        end(self._engine, t, held, me, drop=all_free)
+        if me is not None:
+            with writing(self._engine) as conn:  # what is left needs recovery, and so the lease
+                (lease.drop if all_free else lease.leave)(conn, t, instance, taken_by=me)
         return op.end()
 
     def release_nobody(
@@ -479,8 +487,7 @@ class Upkeep(Writing):
         op = self._operation("purge", by, asked, interrupted, rate=pace, progress=progress)
         op.begin()
         purge_all(op, self._engine, t, old, into)
-        forget_history(self._engine, self._tables, self._history_seconds or HISTORY_SECONDS)
-        forget_jobs(self._engine, self._tables, before)
+        forget(self._engine, self._tables, before, self._history_seconds or HISTORY_SECONDS)
         return op.end()
 
     def _would_purge(self, old: Old) -> Repaired:
