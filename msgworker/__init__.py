@@ -31,10 +31,9 @@ if typing.TYPE_CHECKING:
         SelectionChanged,
         TookTooLong,
     )
-    from msgworker.instance.report import Report
     from msgworker.instance.running.context import BatchContext, Context, FanOut
     from msgworker.instance.running.transactions import AsyncBatchContext, AsyncContext
-    from msgworker.instance.worker import Worker
+    from msgworker.instance.worker import Report, Worker
     from msgworker.message import Message
     from msgworker.producing import Job
     from msgworker.table import MessageTable
@@ -89,7 +88,7 @@ _HOMES = {
     "Job": "producing",
     "Message": "message",
     "MessageTable": "table",
-    "Report": "instance.report",
+    "Report": "instance.worker",
     "Reports": "workers",
     "Worker": "instance.worker",
     "Workers": "workers",

@@ -51,9 +51,8 @@ if TYPE_CHECKING:  # a caller with a Session has imported the ORM
     from msgworker.coordination.lease import LockCentre
     from msgworker.events import Event, EventName, Events
     from msgworker.instance.connections import FairLock
-    from msgworker.instance.report import Report
     from msgworker.instance.state import Scope, Setup, Shared
-    from msgworker.instance.worker import Worker
+    from msgworker.instance.worker import Report, Worker
     from msgworker.ops import Ops
     from msgworker.schema.apply import Plan, Step
     from msgworker.schema.known import KnownTables
@@ -240,7 +239,7 @@ class App(Declaring):
     def _by_rule(self, *, may_bury: bool = False) -> Tables:
         """The tables with the rule in force: this App's, if it is or can become the table's rule,
         else the table's. may_bury: change the rule even if failed messages become dead by that."""
-        from msgworker.instance.liveness import rule_change
+        from msgworker.instance.liveness.recovery import IN_THE_WAY, change_rule
         from msgworker.schema.rule import Answer, Rule
 
         wanted, known = Rule.of(self.table), self._known
@@ -251,8 +250,8 @@ class App(Declaring):
             with db.reaching(self._own):
                 known.check_missing()
                 setup = self._new_setup(known.read(), None)
-                verdict = rule_change.change(setup, wanted, log, may_bury=may_bury)
-            if verdict.state in rule_change.IN_THE_WAY:
+                verdict = change_rule(setup, wanted, log, may_bury=may_bury)
+            if verdict.state in IN_THE_WAY:
                 return known.read()
             known.forget()
             if verdict.state is Answer.CHANGED:
@@ -748,7 +747,7 @@ class App(Declaring):
         reached at the start or denies access; SchemaError if something is missing; HandlerStuck for
         a handler with timeout_action="restart" that did not end in time.
         """
-        from msgworker.instance.report import Report
+        from msgworker.instance.worker import Report
 
         if overlap not in ("skip", "allow"):
             raise ConfigError(f'overlap must be "skip" or "allow", got {overlap!r}')

@@ -35,11 +35,11 @@ from msgworker import db
 from msgworker.app import App, setup_of
 from msgworker.config import Keywords
 from msgworker.errors import ConfigError, HandlerMisuse
-from msgworker.instance.claiming.drain import Drain
+from msgworker.instance.claiming.loop import Drain
 from msgworker.instance.instance import Instance
-from msgworker.instance.report import Report, report_of
 from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.pool import LaneQueue
+from msgworker.instance.worker import Report, report_of
 from msgworker.table import HISTORY, OWN, MessageTable
 
 TEXT = "%Y-%m-%d %H:%M:%S.%f"

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from msgworker.db import outage_pause
 from msgworker.errors import DatabaseUnavailable, ExitCode, MsgworkerError
 from msgworker.instance.observers import Tally
-from msgworker.instance.report import Report
 from msgworker.instance.stop import GRACE, Signals, StopRequest, Working, end_by
-from msgworker.instance.worker import Worker
+from msgworker.instance.worker import Report, Worker
 from msgworker.logs import logger
 from msgworker.processlock import ProcessLock
 

@@ -38,12 +38,13 @@ DECIDING = {
     "ticks.py": "test_ticks.py",
     "limit.py": "test_limit.py",
     "instance/claiming/capacity.py": "instance",
-    "instance/claiming/drain.py": "instance",
+    "instance/claiming/loop.py:DrainEnd": "instance",
     "instance/claiming/heads.py": "instance",
     "instance/running/outcome.py": "contract/test_outcomes.py instance",
     "table/tables.py": "store/test_claim.py store/test_settle.py",
 }
-"""Modules of which mutants are made, and the tests that judge them, under tests/."""
+"""Modules, or a class of one, of which mutants are made, and the tests that judge them, under
+tests/."""
 KINDS = re.compile(
     r"core/(AddNot|NumberReplacer|ZeroIterationForLoop|Replace(AndWithOr|OrWithAnd|TrueWithFalse"
     r"|FalseWithTrue|BinaryOperator_(Add_Sub|Sub_Add|Mul_Div)"
@@ -106,31 +107,36 @@ def read(text: str) -> Iterator[Mutant]:
 MUTANTS = tuple(read(Path(__file__).with_suffix(".txt").read_text(encoding="utf-8")))
 
 
-def generated(file: str, count: int, seed: int) -> Iterator[Mutant]:
-    """So many that cosmic-ray makes of a module."""
+def generated(what: str, count: int, seed: int) -> Iterator[Mutant]:
+    """So many that cosmic-ray makes of a module, or of a class. what: a key of DECIDING."""
     from cosmic_ray.ast import ast_nodes, get_ast
     from cosmic_ray.mutating import mutate_code
     from cosmic_ray.plugins import get_operator, operator_names
 
+    file, _, name = what.partition(":")
     text = (ROOT / "msgworker" / file).read_text()
+    if name:
+        found = re.search(rf"^class {name}\b.*?(?=\n\n\n)", text, re.MULTILINE | re.DOTALL)
+        assert found is not None, what
+        text = found[0]
     nodes = list(ast_nodes(get_ast(text)))
     places = [
         (name, place)
         for name in sorted(filter(KINDS.match, operator_names()))
         for place in range(sum(len([*get_operator(name)().mutation_positions(n)]) for n in nodes))
     ]
-    for name, place in random.Random(f"{file}-{seed}").sample(places, min(count, len(places))):
+    for name, place in random.Random(f"{what}-{seed}").sample(places, min(count, len(places))):
         made = mutate_code(text, get_operator(name)(), place)
         old, new = text.splitlines(), made.splitlines()
         line = next(n for n, two in enumerate(zip(old, new, strict=False)) if two[0] != two[1])
-        told = f"{file}:{line + 1} {name.removeprefix('core/')}: {new[line].strip()}"
+        told = f"{what}:{line + 1} {name.removeprefix('core/')}: {new[line].strip()}"
         yield Mutant(
             told,
             "generated",
             file,
             text,
             made,
-            (*(f"tests/{one}" for one in DECIDING[file].split()), *ON_SQLITE),
+            (*(f"tests/{one}" for one in DECIDING[what].split()), *ON_SQLITE),
         )
 
 

@@ -35,8 +35,8 @@ from msgworker.cli.processes import Fleet, Parent
 from msgworker.config import SETTINGS, Configuration, flag_of
 from msgworker.coordination import OneJob
 from msgworker.errors import ConfigError
-from msgworker.instance.report import complaints
 from msgworker.instance.stop import Signals, StopRequest
+from msgworker.instance.worker import complaints
 from msgworker.logs import Said, logger
 from msgworker.metrics import need
 from msgworker.metrics.counting import Counting, Source, known_of, packed, summed

@@ -7,8 +7,7 @@ running     lanes wait for threads, threads call handlers, handlers end in an ou
 fan_out     the items of one message over threads or an executor, and their records
 settling    outcomes are written in batches, until it is known what was written
 liveness    the id and the lease of this instance, and the recovery of others
-worker      start, run, drain and stop an instance
-report      what a drain returns: what it did, and which messages are left
+worker      start, run, drain and stop an instance; the report of a drain
 instance    builds the roles; the order of start and stop
 role        the loop of a thread, and its outages
 state       what an instance is given, what its roles share

@@ -21,11 +21,9 @@ from msgworker import events
 from msgworker.db import Trouble, reaching, reason_of, refusal, trouble
 from msgworker.instance.claiming.capacity import LaneLimit
 from msgworker.instance.claiming.claimer import Claimer
-from msgworker.instance.claiming.drain import Drain, DrainEnd
 from msgworker.instance.claiming.finder import Finder
-from msgworker.instance.claiming.loop import Fetcher, Listener
-from msgworker.instance.liveness.housekeeper import Housekeeper
-from msgworker.instance.liveness.jobs import JobCloser
+from msgworker.instance.claiming.loop import Drain, DrainEnd, Fetcher, Listener
+from msgworker.instance.liveness.housekeeper import Housekeeper, JobCloser
 from msgworker.instance.liveness.lease import Heartbeat, OwnLease
 from msgworker.instance.liveness.schedules import Timer
 from msgworker.instance.liveness.watchdog import Watchdog

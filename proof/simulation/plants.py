@@ -17,9 +17,9 @@ from sqlalchemy.exc import IntegrityError
 
 from msgworker import ticks
 from msgworker.instance.claiming.claimer import Claimer, FlaggedRows
-from msgworker.instance.claiming.drain import DrainEnd
 from msgworker.instance.claiming.finder import Finder
 from msgworker.instance.claiming.heads import HeadChooser, Search
+from msgworker.instance.claiming.loop import DrainEnd
 from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.liveness.recovery import Recovery
 from msgworker.instance.running import batch

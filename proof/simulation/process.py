@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from msgworker.config import Settings
 from msgworker.errors import DatabaseUnavailable, Reject, RetryLater
 from msgworker.events import InstanceStopped, LeaseLost, Started
-from msgworker.instance.claiming.drain import Drain
+from msgworker.instance.claiming.loop import Drain
 from msgworker.instance.instance import Instance
 from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.running.context import BatchContext, Context

@@ -19,9 +19,8 @@ from sqlalchemy import Connection
 
 from msgworker import events, ticks
 from msgworker.instance import instance
-from msgworker.instance.claiming import capacity as permits
-from msgworker.instance.claiming import loop as pollpace
-from msgworker.instance.claiming.drain import Drain
+from msgworker.instance.claiming import capacity
+from msgworker.instance.claiming.loop import Drain
 from msgworker.instance.liveness import lease as ownlease
 from msgworker.instance.settling import settler
 from msgworker.message import Outgoing
@@ -249,12 +248,12 @@ class Schedule:
             (claim, "read_runs", read_runs),
             (claim, "RUNS_PER_STATEMENT", 4),
             (claim, "at_once", lambda _: 2),  # as where one statement reads few
-            (pollpace, "FIRST_PAUSE_SECONDS", 0.5),
-            (pollpace, "TICK_SECONDS", self.rng.choice((0.05, 0.3))),
-            (pollpace, "GROWTH", 4.0),
-            (permits, "GROWTH", 4.0),
-            (permits, "LONGEST_PAUSE_SECONDS", 5.0),
-            (pollpace, "LONGEST_BUSY_SECONDS", self.rng.choice((0.1, 5.0))),
+            (capacity, "FIRST_IDLE_SECONDS", 0.5),
+            (capacity, "TICK_SECONDS", self.rng.choice((0.05, 0.3))),
+            (capacity, "IDLE_GROWTH", 4.0),
+            (capacity, "GROWTH", 4.0),
+            (capacity, "LONGEST_PAUSE_SECONDS", 5.0),
+            (capacity, "LONGEST_BUSY_SECONDS", self.rng.choice((0.1, 5.0))),
             (instance, "GIVE_UP_SECONDS", 1e6),
             (settler, "LEAST_BESIDE", 1),
             (schedules, "is_there", lambda conn, t: True),

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from msgworker import App
 from msgworker.events import Claimed, Event, Events
-from msgworker.instance.claiming import loop, search
+from msgworker.instance.claiming import capacity, search
 from msgworker.instance.claiming.heads import Wanted
 from msgworker.store import candidates, claim, lease, recover
 from msgworker.store.rows import MIN_ID
@@ -149,7 +149,7 @@ def test_a_sweep_leaves_what_is_in_hand(one, app, table):
 
 def test_what_waits_behind_a_paused_topic_is_found_soon(make_app, monkeypatch):
     """Many looks, and no idle pause between them: a single one would take longer than we wait."""
-    monkeypatch.setattr(loop, "FIRST_PAUSE_SECONDS", 600.0)
+    monkeypatch.setattr(capacity, "FIRST_IDLE_SECONDS", 600.0)
     app = make_app(poll_seconds=600.0)
     app.create_schema()
     app.add_handler("t", lambda msg: None)

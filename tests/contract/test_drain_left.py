@@ -28,7 +28,7 @@ from msgworker import (
 from msgworker.coordination import Instance
 from msgworker.instance import worker as worker_module
 from msgworker.instance.claiming.claimer import Claimer
-from msgworker.instance.claiming.drain import DrainEnd
+from msgworker.instance.claiming.loop import DrainEnd
 from msgworker.message import State
 from msgworker.queries.explain import Asked, Waits
 from msgworker.queries.remaining import left

@@ -13,7 +13,7 @@ from tenacity.wait import wait_none
 from msgworker import App, Message
 from msgworker.app import setup_of
 from msgworker.events import Claimed
-from msgworker.instance.claiming import capacity, loop
+from msgworker.instance.claiming import capacity
 from msgworker.instance.instance import Instance
 from tests.support.rounds import register
 from tests.support.rows import send
@@ -23,8 +23,8 @@ from tests.support.waiting import until
 @pytest.fixture
 def rare(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks beside a running message, after the last reason for one: 0.01, 0.1, 1, 10, ... s."""
-    monkeypatch.setattr(loop, "BUSY_GROWTH", 10.0)
-    monkeypatch.setattr(loop, "LONGEST_BUSY_SECONDS", 1e9)
+    monkeypatch.setattr(capacity, "BUSY_GROWTH", 10.0)
+    monkeypatch.setattr(capacity, "LONGEST_BUSY_SECONDS", 1e9)
 
 
 class Holding:

@@ -16,7 +16,7 @@ from msgworker.cli.jobs import ways_of
 from msgworker.db import Trouble
 from msgworker.events import JobCompleted
 from msgworker.instance.instance import Instance
-from msgworker.instance.liveness import jobs as closing
+from msgworker.instance.liveness import housekeeper as closing
 from msgworker.ops.repairs import Repairs
 from msgworker.queries import jobs as progress
 from msgworker.queries.remaining import Left

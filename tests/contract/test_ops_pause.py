@@ -13,7 +13,7 @@ from msgworker import App, ConfigError, Message, MessageTable, SchemaError
 from msgworker.app import setup_of
 from msgworker.coordination import Instance
 from msgworker.db import Trouble, trouble
-from msgworker.instance.claiming import loop
+from msgworker.instance.claiming import capacity
 from msgworker.instance.instance import Instance as InstanceOf
 from msgworker.instance.liveness import requests
 from msgworker.queries.explain import Reason
@@ -222,7 +222,7 @@ def test_a_table_without_topics_has_paused_jobs(make_app):
 
 
 def test_what_waits_behind_a_long_paused_job_is_found_soon(make_app, monkeypatch):
-    monkeypatch.setattr(loop, "FIRST_PAUSE_SECONDS", 600.0)
+    monkeypatch.setattr(capacity, "FIRST_IDLE_SECONDS", 600.0)
     app = make_app(poll_seconds=600.0)
     app.create_schema()
     ran: list[int] = []

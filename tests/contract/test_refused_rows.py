@@ -14,7 +14,7 @@ from msgworker.instance.claiming.claimer import (
     FORGET_SECONDS,
     RejectedRows,
 )
-from msgworker.instance.report import Report
+from msgworker.instance.worker import Report
 from msgworker.queries.explain import Waits
 from msgworker.queries.remaining import Left
 from msgworker.store.candidates import Candidate

@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 
 from msgworker.config import Settings
-from msgworker.instance.claiming.drain import EMPTY_LOOKS, Drain, DrainEnd
 from msgworker.instance.claiming.heads import Look
+from msgworker.instance.claiming.loop import EMPTY_LOOKS, Drain, DrainEnd
 from msgworker.instance.running.in_flight import InFlight
 from msgworker.queries.explain import Waits
 from msgworker.queries.remaining import Left

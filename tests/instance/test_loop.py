@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from msgworker.instance.claiming.capacity import PollPace
 from msgworker.instance.claiming.heads import Look
-from msgworker.instance.claiming.loop import PollPace
 from tests.support.ticking import Ticking
 
 UNFINISHED = Look(seconds=0.5)

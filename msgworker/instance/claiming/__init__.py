@@ -1,5 +1,5 @@
 """The claim loop: when to look, how much to claim, where, which rows are read, which of them are
 heads, their flags, and whether all is done.
 
-In order: loop, capacity, finder, search, passes, heads, claimer, drain.
+In order: loop, capacity, finder, search, passes, heads, claimer.
 """

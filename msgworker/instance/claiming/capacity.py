@@ -1,6 +1,7 @@
-"""How much may be claimed now: how many lanes to hold (`LaneLimit`), how far to read ahead behind
+"""How much to claim, and when: how many lanes to hold (`LaneLimit`), how far to read ahead behind
 each head (`RunLength`), how many heads to take from the shares of other instances (`Contention`),
-and which limited topics to try (`LimitPoller`). None of them reads a table."""
+which limited topics to try (`LimitPoller`), how long to pause (`PollPace`). None of them reads a
+table."""
 
 from __future__ import annotations
 
@@ -463,3 +464,114 @@ class LimitPoller:
         """Seconds between two claims with tokens: so few that the bucket does not overflow."""
         limit = free.limit
         return min(TOKENS_SECONDS, limit.burst * limit.seconds / limit.starts / 4)
+
+
+# --- How long the claim loop waits between two rounds.
+#
+# Not at all while there is work and a free lane, briefly while no lane is free, longer and longer
+# while idle. While messages are in flight there is a round at every tick, which settles finished
+# lanes and wakes threads, but looks become rarer if they find nothing; after a wake it looks at
+# once. Looks past many messages that may not be claimed (of a paused topic, for example) have no
+# idle pauses, but a pause longer than they took, to leave the database to others.
+
+FIRST_IDLE_SECONDS = 0.01
+TICK_SECONDS = 0.01
+SOME_WON_SECONDS = 0.001
+"""The pause after a claim that won far fewer lanes than were wanted."""
+IDLE_GROWTH = 1.3
+BUSY_GROWTH = 2.0
+LONGEST_BUSY_SECONDS = 0.25
+"""The longest time between two looks while messages are in flight and lanes are free."""
+ROUND_LEFT_TO_OTHERS = 4.0
+"""The pause in and after a round over the objects, as a multiple of its time."""
+
+
+class PollPace:
+    """Decides how long the claim loop pauses. Used by the fetcher's thread only.
+
+    poll_seconds: the longest pause while idle. drains: a drain waits long only for known times.
+    clock: monotonic seconds. jitter: the share of an idle pause that is waited.
+    """
+
+    def __init__(
+        self,
+        poll_seconds: float,
+        *,
+        drains: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        jitter: Callable[[], float] = lambda: random.uniform(0.75, 1.0),
+    ) -> None:
+        self._longest = poll_seconds
+        self._drains = drains
+        self._clock = clock
+        self._jitter = jitter
+        self._pause = FIRST_IDLE_SECONDS
+        self._busy = TICK_SECONDS  # between two looks while messages are in flight
+        self._look_at = 0.0
+        self._woken = False  # since the last look
+        self._round_since: float | None = None  # when the unfinished round over the objects began
+        self._look_seconds = 0.0  # of the last look of an unfinished round
+        self._rest = 0.0  # the pause after the last round
+
+    def restart(self) -> None:
+        """There may be work now: look at once, then start with the shortest idle pause."""
+        self._pause = FIRST_IDLE_SECONDS
+        self._look_at, self._woken = 0.0, True
+
+    @property
+    def look_in(self) -> float:
+        """The seconds until the next look while messages are in flight, 0 = now."""
+        return max(0.0, self._look_at - self._clock())
+
+    def looked(self, look: Look) -> None:
+        """After a look of which nothing was claimed."""
+        now = self._clock()
+        if look.complete or look.round_over:
+            took = 0.0 if self._round_since is None else now - self._round_since
+            self._rest = min(ROUND_LEFT_TO_OTHERS * took, LONGEST_REST_SECONDS)
+            self._round_since, self._look_seconds = None, 0.0
+        else:
+            self._round_since = now if self._round_since is None else self._round_since
+            self._look_seconds = look.seconds
+
+    def after(
+        self, won: int, *, wanted: int, holding: bool, due_in: float | None, more: bool = True
+    ) -> float:
+        """The seconds to wait after a round.
+
+        won: how many lanes were claimed, -1 = it did not look. wanted: how many to hold at most.
+        more: there may be more to claim. holding: messages are in flight. due_in: seconds until a
+        drain has something to do again, if that is known.
+        """
+        if won > 0:
+            self._round_since, self._look_seconds, self._rest = None, 0.0, 0.0
+            self._pause = FIRST_IDLE_SECONDS
+        if won > 0 and more:
+            self._look_at = 0.0
+            return 0.0 if won * 4 >= wanted else SOME_WON_SECONDS
+        if won < 0:
+            return TICK_SECONDS
+        woken, self._woken = self._woken, False
+        if won > 0 or holding:
+            wait = 0.0 if self._look_seconds else self._busy_seconds(found=won > 0, woken=woken)
+            self._look_at = self._clock() + wait
+            return TICK_SECONDS
+        if self._look_seconds:
+            return max(TICK_SECONDS, ROUND_LEFT_TO_OTHERS * self._look_seconds)
+        if self._drains and due_in is None:
+            return FIRST_IDLE_SECONDS
+        self._pause = min(self._longest, self._pause * IDLE_GROWTH)
+        if due_in is not None:
+            return max(FIRST_IDLE_SECONDS, min(self._pause, due_in))
+        return max(self._rest, self._pause * self._jitter())
+
+    def _busy_seconds(self, *, found: bool, woken: bool) -> float:
+        """The seconds until the next look while messages are in flight."""
+        if found and woken:  # often it is the next run of the same object: no reason to hurry
+            return TICK_SECONDS
+        if found or woken:  # producers may not wake us, or wake us before their commit
+            self._busy = TICK_SECONDS
+        else:
+            longest = max(TICK_SECONDS, min(LONGEST_BUSY_SECONDS, self._longest))
+            self._busy = min(longest, self._busy * BUSY_GROWTH)
+        return self._busy

@@ -1,146 +1,44 @@
-"""The claim loop: claims messages when lanes are free; how long it waits between two rounds; and
-what wakes it.
-"""
+"""The claim loop: claims messages when lanes are free; when a drain is over; and what wakes it."""
 
 from __future__ import annotations
 
-import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from math import ceil
 
 from sqlalchemy import Connection
 
 from msgworker.counted import plural
-from msgworker.db import of, shares_sessions
+from msgworker.db import Trouble, of, reason_of, shares_sessions, trouble
+from msgworker.errors import SchemaError
 from msgworker.events import Looked
+from msgworker.instance.claiming.capacity import PollPace
 from msgworker.instance.claiming.claimer import Claimer
-from msgworker.instance.claiming.drain import DrainEnd
 from msgworker.instance.claiming.finder import Finder
-from msgworker.instance.claiming.heads import LONGEST_REST_SECONDS, Look
+from msgworker.instance.claiming.heads import Look
 from msgworker.instance.connections import Connections
+from msgworker.instance.liveness.housekeeper import JobCloser
+from msgworker.instance.liveness.recovery import Recovery
 from msgworker.instance.role import Aside, Role
 from msgworker.instance.running.in_flight import Lane, Reason, Step
 from msgworker.instance.running.pool import LaneQueue
 from msgworker.instance.settling.settler import Settler
 from msgworker.instance.state import Setup, Shared
+from msgworker.queries.explain import Waits
+from msgworker.queries.instances import leases_ending
+from msgworker.queries.remaining import Left, left
+from msgworker.schema import known
+from msgworker.store import ranked
 from msgworker.store.candidates import Candidate
-
-# --- How long the claim loop waits between two rounds.
-#
-# Not at all while there is work and a free lane, briefly while no lane is free, longer and longer
-# while idle. While messages are in flight there is a round at every tick, which settles finished
-# lanes and wakes threads, but looks become rarer if they find nothing; after a wake it looks at
-# once. Looks past many messages that may not be claimed (of a paused topic, for example) have no
-# idle pauses, but a pause longer than they took, to leave the database to others.
-
-FIRST_PAUSE_SECONDS = 0.01
-TICK_SECONDS = 0.01
-SOME_WON_SECONDS = 0.001
-"""The pause after a claim that won far fewer lanes than were wanted."""
-GROWTH = 1.3
-BUSY_GROWTH = 2.0
-LONGEST_BUSY_SECONDS = 0.25
-"""The longest time between two looks while messages are in flight and lanes are free."""
-LEFT_TO_OTHERS = 4.0
-"""The pause in and after a round over the objects, as a multiple of its time."""
-
-
-class PollPace:
-    """Decides how long the claim loop pauses. Used by the fetcher's thread only.
-
-    poll_seconds: the longest pause while idle. drains: a drain waits long only for known times.
-    clock: monotonic seconds. jitter: the share of an idle pause that is waited.
-    """
-
-    def __init__(
-        self,
-        poll_seconds: float,
-        *,
-        drains: bool = False,
-        clock: Callable[[], float] = time.monotonic,
-        jitter: Callable[[], float] = lambda: random.uniform(0.75, 1.0),
-    ) -> None:
-        self._longest = poll_seconds
-        self._drains = drains
-        self._clock = clock
-        self._jitter = jitter
-        self._pause = FIRST_PAUSE_SECONDS
-        self._busy = TICK_SECONDS  # between two looks while messages are in flight
-        self._look_at = 0.0
-        self._woken = False  # since the last look
-        self._round_since: float | None = None  # when the unfinished round over the objects began
-        self._look_seconds = 0.0  # of the last look of an unfinished round
-        self._rest = 0.0  # the pause after the last round
-
-    def restart(self) -> None:
-        """There may be work now: look at once, then start with the shortest idle pause."""
-        self._pause = FIRST_PAUSE_SECONDS
-        self._look_at, self._woken = 0.0, True
-
-    @property
-    def look_in(self) -> float:
-        """The seconds until the next look while messages are in flight, 0 = now."""
-        return max(0.0, self._look_at - self._clock())
-
-    def looked(self, look: Look) -> None:
-        """After a look of which nothing was claimed."""
-        now = self._clock()
-        if look.complete or look.round_over:
-            took = 0.0 if self._round_since is None else now - self._round_since
-            self._rest = min(LEFT_TO_OTHERS * took, LONGEST_REST_SECONDS)
-            self._round_since, self._look_seconds = None, 0.0
-        else:
-            self._round_since = now if self._round_since is None else self._round_since
-            self._look_seconds = look.seconds
-
-    def after(
-        self, won: int, *, wanted: int, holding: bool, due_in: float | None, more: bool = True
-    ) -> float:
-        """The seconds to wait after a round.
-
-        won: how many lanes were claimed, -1 = it did not look. wanted: how many to hold at most.
-        more: there may be more to claim. holding: messages are in flight. due_in: seconds until a
-        drain has something to do again, if that is known.
-        """
-        if won > 0:
-            self._round_since, self._look_seconds, self._rest = None, 0.0, 0.0
-            self._pause = FIRST_PAUSE_SECONDS
-        if won > 0 and more:
-            self._look_at = 0.0
-            return 0.0 if won * 4 >= wanted else SOME_WON_SECONDS
-        if won < 0:
-            return TICK_SECONDS
-        woken, self._woken = self._woken, False
-        if won > 0 or holding:
-            wait = 0.0 if self._look_seconds else self._busy_seconds(found=won > 0, woken=woken)
-            self._look_at = self._clock() + wait
-            return TICK_SECONDS
-        if self._look_seconds:
-            return max(TICK_SECONDS, LEFT_TO_OTHERS * self._look_seconds)
-        if self._drains and due_in is None:
-            return FIRST_PAUSE_SECONDS
-        self._pause = min(self._longest, self._pause * GROWTH)
-        if due_in is not None:
-            return max(FIRST_PAUSE_SECONDS, min(self._pause, due_in))
-        return max(self._rest, self._pause * self._jitter())
-
-    def _busy_seconds(self, *, found: bool, woken: bool) -> float:
-        """The seconds until the next look while messages are in flight."""
-        if found and woken:  # often it is the next run of the same object: no reason to hurry
-            return TICK_SECONDS
-        if found or woken:  # producers may not wake us, or wake us before their commit
-            self._busy = TICK_SECONDS
-        else:
-            longest = max(TICK_SECONDS, min(LONGEST_BUSY_SECONDS, self._longest))
-            self._busy = min(longest, self._busy * BUSY_GROWTH)
-        return self._busy
-
+from msgworker.store.lease import Lease
+from msgworker.store.pauses import asking_jobs
 
 # --- The claim loop.
 #
-# capacity.py decides how many lanes to claim, in_flight.py how long to wait until nothing is in
-# flight, finder.py where to look, `PollPace` how long to pause, drain.py what an empty look means;
+# capacity.py decides how many lanes to claim and how long to pause, in_flight.py how long to wait
+# until nothing is in flight, finder.py where to look, `DrainEnd` what an empty look means;
 # claimer.py claims. The fetcher collects their input and does what they decide.
 
 NEW_ID_ASK_SECONDS = 0.5
@@ -398,6 +296,215 @@ class Fetcher(Role):
 
     def ended(self) -> None:
         self.link.close()
+
+
+# --- When a drain is over: after several complete looks that found nothing, with nothing to wait
+# for, and with nothing due in the table that it may handle.
+
+EMPTY_LOOKS = 3
+"""How many complete looks in a row must find nothing before a drain may end."""
+OVERDUE_LOOK_SECONDS = 0.1
+"""The pause between two looks for due messages that could not be claimed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """How long a drain waits, in seconds. linger: for messages that become due and for leases of
+    other instances. retry_linger: for the next try of failed messages. overdue: for due messages
+    that cannot be claimed."""
+
+    linger: float
+    retry_linger: float
+    overdue: float
+
+
+class DrainEnd:
+    """Decides when a drain is over. Used by the fetcher's thread only.
+
+    drain: None = it never ends, and `drains` is False. due_in: seconds until there is something to
+    do again, as last read; None = unknown. overdue_since: on the clock, since when messages are due
+    that cannot be claimed. undone: how many of those there were at the last count.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        shared: Shared,
+        drain: Drain | None,
+        *,
+        finder: Finder,
+        claimer: Claimer,
+        recovery: Recovery,
+        jobs: JobCloser,
+    ) -> None:
+        self._setup, self._shared = setup, shared
+        self._drain, self.drains = drain, drain is not None
+        self._finder, self._claimer = finder, claimer
+        self._limit_poller, self._recovery = claimer.limit_poller, recovery
+        self._jobs = jobs
+        self._empty_looks = 0
+        self._looked_afresh = False
+        self._waited_for_a_lease = False
+        self._leases: dict[str, tuple[datetime, float]] = {}
+        self.overdue_since: float | None = None
+        self.due_in: float | None = None
+        self.undone = 0
+
+    def saw_work(self) -> None:
+        """There is work, or there may be: count empty looks from 0 again."""
+        self._empty_looks = 0
+        self._looked_afresh = False
+        self.overdue_since = None
+
+    def is_over(self, look: Look) -> bool:
+        """After a look of which nothing was claimed; if it is not over, prepares the next look."""
+        self.due_in = None
+        in_flight = self._shared.in_flight
+        if in_flight.lanes or in_flight.running or self._limited_starts_soon():
+            self.saw_work()
+        elif not self._finder.steady:
+            self._empty_looks = 0
+        elif look.complete or (look.round_over and not look.candidates):
+            if self.drains and not (look.from_start and self._limit_poller.from_start):
+                return self._look_afresh()
+            return self._saw_everything()
+        return False
+
+    def _limited_starts_soon(self) -> bool:
+        starts_in = self._limit_poller.starts_in()
+        return self._drain is not None and starts_in is not None and starts_in <= self._drain.linger
+
+    def _look_afresh(self) -> bool:
+        self._finder.forget(start=self.drains)
+        self._limit_poller.forget()
+        return False
+
+    def _saw_everything(self) -> bool:
+        recoveries = self._recovery.begun
+        self._empty_looks += 1
+        if self._empty_looks == 1:  # skipped objects may be free by now
+            return self._look_afresh()
+        if self._drain is None or self._empty_looks < EMPTY_LOOKS:
+            return False
+        flagged = self._claimer.flagged
+        if flagged.unanswered:
+            self._empty_looks = 0
+            with flagged.no_claim_in_flight():
+                flagged.release_unknown(self._claimer.link)
+            flagged.unanswered = False
+            return self._look_afresh()
+        if self._recovery.under_way:  # recovered messages may be claimable
+            return False
+        if not self._looked_afresh:  # state kept between looks may have hidden a message
+            self._looked_afresh = True
+            return self._look_afresh()
+        if self._waits(self._drain):
+            return False
+        if self._complete_jobs():  # what they have sent is there now
+            self.saw_work()
+            return self._look_afresh()
+        if self._is_due(self._drain):
+            self._empty_looks = 0
+            self._looked_afresh = False
+            self.due_in = OVERDUE_LOOK_SECONDS
+            self._finder.go_round()
+            return self._look_afresh()
+        if self._recovery.begun != recoveries:  # its messages may have counted as another's
+            return self._look_afresh()
+        return True
+
+    def _waits(self, drain: Drain) -> bool:
+        """Whether a message becomes due, or a lease ends, for which it waits."""
+        self.due_in = self.read_due_in(drain)
+        if self.due_in is None:
+            waited, self.due_in = self._waited_for_a_lease, self._lease_ends_in(drain)
+            self._waited_for_a_lease = self.due_in is not None
+            if waited and self.due_in is None:  # its messages may be free since the last look
+                self._looked_afresh = False
+                return True
+        if self.due_in is None:
+            return False
+        self.overdue_since = None
+        return True
+
+    def read_due_in(self, drain: Drain) -> float | None:
+        """Seconds until the first message where we look becomes due that is worth waiting for."""
+        setup, paused = self._setup, self._shared.controls.paused
+        with self._claimer.link.statement() as conn:
+            return ranked.due_in(
+                conn,
+                asking_jobs(setup.tables, paused),
+                topics=setup.topics,
+                paused=paused,
+                linger=drain.linger,
+                retry_linger=drain.retry_linger,
+                within=self._finder.reach,
+            )
+
+    def _lease_ends_in(self, drain: Drain) -> float | None:
+        if drain.linger <= 0:
+            return None
+        ends_in = self.lease_ends_in(self.read_ending(drain))
+        if ends_in == 0.0:
+            self._shared.housekeep_now.set()  # which takes the lease over
+        return ends_in
+
+    def read_ending(self, drain: Drain) -> Sequence[Lease]:
+        """The leases of other instances with messages that end within the linger."""
+        me = self._shared.identity.id
+        with self._claimer.link.statement() as conn:
+            return leases_ending(conn, self._setup.tables, within=drain.linger, but=me)
+
+    def lease_ends_in(self, ending: Sequence[Lease]) -> float | None:
+        """Seconds until the first of these leases ends (0 = it has ended); None if there is none to
+        wait for: a drain does not wait for a lease that is renewed, or that is not taken over in
+        time."""
+        now, awaited = self._setup.clock(), []
+        for one in ending:
+            left = one.left_seconds
+            late = now + left + self._setup.settings.heartbeat_seconds
+            renewed_at, until = self._leases.setdefault(one.name, (one.renewed_at, late))
+            if one.renewed_at == renewed_at and now < until:
+                awaited.append(left)
+        return min(awaited, default=None)
+
+    def _complete_jobs(self) -> int:
+        try:
+            return self._jobs.run()
+        except Exception as error:  # it is not to decide whether a drain ends
+            if trouble(error) is Trouble.LOST:
+                raise
+            self._shared.log.warning("the look for ended jobs has failed: %s", reason_of(error))
+            return 0
+
+    def _is_due(self, drain: Drain) -> bool:
+        """Whether the table has due messages that it may handle, and it still waits for those. It
+        does not for what the database refuses to flag, which was logged."""
+        found, refused = self.read_left(), len(self._claimer.rejected_rows)
+        due = found.due_heads > refused
+        self.undone = found.by[Waits.DUE] if due else 0
+        if not due:
+            return False
+        now = self._setup.clock()
+        self.overdue_since = now if self.overdue_since is None else self.overdue_since
+        return now - self.overdue_since <= drain.overdue
+
+    def read_left(self) -> Left:
+        """Count what is left. Stops the instance if what it may see has changed."""
+        setup, shared = self._setup, self._shared
+        asked = setup.asked(shared.identity.ids, self._finder.reach)
+        with self._claimer.link.statement() as conn:
+            found = left(conn, asking_jobs(setup.tables, shared.controls.paused), asked)
+            hides_rows = known.policies_changed(conn, setup.tables)
+        if hides_rows:
+            shared.stop.stop_for(
+                SchemaError(
+                    f"row-level security of table {setup.tables.spec.name} was switched on, or "
+                    "changed, while this drain ran: what it may not see is not counted. See "
+                    "`msgworker doctor`, and start it again"
+                )
+            )
+        return found
 
 
 # --- Wakes up the fetcher when another process has sent a message: a hint, not needed for

@@ -1,4 +1,4 @@
 """The id and the lease of this instance, and the recovery of others.
 
-In order: identity, lease, housekeeper, requests, recovery, rule_change, jobs, schedules, watchdog.
+In order: identity, lease, housekeeper, requests, recovery, schedules, watchdog.
 """
