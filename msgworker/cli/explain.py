@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import click
 
 from msgworker import App, db
-from msgworker.cli.options import audited, limited, message_id, on_table, open_app, said
+from msgworker.cli.options import Call, audited, limited, message_id, on_table
 from msgworker.cli.output import (
     Column,
     NothingMatched,
@@ -19,6 +20,7 @@ from msgworker.cli.output import (
     ago,
     note,
     print_json,
+    print_list,
     print_table,
     print_text,
     print_with_name,
@@ -39,7 +41,6 @@ from msgworker.queries.explain import Explanation
 from msgworker.queries.failures import Failures
 from msgworker.queries.instances import InstanceInfo, Life, TopicLimit
 from msgworker.queries.lanes import BLOCKED, LaneInfo
-from msgworker.store.pauses import PausedJob
 
 # ---------------------------------------------------------------- limits
 
@@ -48,55 +49,54 @@ from msgworker.store.pauses import PausedJob
 @click.option("--remove", metavar="TOPIC", help="Forget the limits of a topic.")
 @audited
 @on_table
-def limits(ctx: click.Context, /, remove: str | None, as_json: bool, **given: Any) -> None:
+def limits(call: Call, remove: str | None) -> None:
     """List topics with max_running or rate: what runs, who has it, when the next may start.
 
     Handlers declare limits; the newest start counts. --remove is for topics whose handlers declare
     none any more: an instance whose handler does records them again.
     """
-    who = said(given)
-    app = open_app(ctx, given)
+    ops = call.app.ops
     if remove is None:
-        if any(who.values()):
+        if any(call.how.values()):
             raise Usage("give the topic with --remove")
-        _list(app, as_json)
+        found = ops.limits()
+        counts = ops.counts() if found else []
+        print_list(
+            found,
+            limit_columns(counts),
+            as_json=call.as_json,
+            nothing="no topic has limits",
+            as_dict=lambda one: limit_dict(one, counts),
+        )
         return
-    done = app.ops.remove_limit(remove, **who)
+    done = ops.remove_limit(remove, **call.how)
     if not done:
         raise NothingMatched(f"topic {remove} has no limits")
     text = f"removed the limits of {safe(remove)}"
-    print_act(done, as_json, {"topic": remove, "removed": True}, text)
+    print_act(done, call.as_json, {"topic": remove, "removed": True}, text)
 
 
-def _list(app: App, json: bool) -> None:
-    found = app.ops.limits()
-    counts = app.ops.counts() if found else []
-    if json:
-        print_json([limit_dict(one, counts) for one in found])
-        return
-    if not found:
-        click.echo("no topic has limits")
-        return
-    rows = []
-    for one in found:
-        running = (
-            str(one.running) if one.max_running is None else f"{one.running}/{one.max_running}"
-        )
-        held = ", ".join(f"{who} ({count})" for who, count in sorted(one.holders.items()))
-        rate = "" if one.rate is None else f"{one.rate} burst {one.burst}"
-        starts = "" if one.starts is None else str(one.starts)
+def limit_columns(counts: list[Count]) -> list[Column]:
+    def running(one: TopicLimit) -> str:
+        return f"{one.running}" if one.max_running is None else f"{one.running}/{one.max_running}"
+
+    def holders(one: TopicLimit) -> str:
+        return ", ".join(f"{who} ({count})" for who, count in sorted(one.holders.items()))
+
+    def starts(one: TopicLimit) -> str:
         if one.starts == 0:
-            starts = f"next in {one.next_seconds or 0.0:.3g} s"
-        new = new_of(one, counts)
-        rows.append([one.topic, running, new, held, rate, starts, one.declared_by])
-    columns = [Column("TOPIC", share=1), Column("RUNNING", "right"), Column("NEW", "right")]
-    columns += [
-        Column("HELD BY", share=2),
-        Column("RATE"),
-        Column("STARTS", "right"),
-        Column("DECLARED BY", share=1),
+            return f"next in {one.next_seconds or 0.0:.3g} s"
+        return "" if one.starts is None else f"{one.starts}"
+
+    return [
+        Column("TOPIC", "topic", share=1),
+        Column("RUNNING", running, "right"),
+        Column("NEW", lambda one: new_of(one, counts), "right"),
+        Column("HELD BY", holders, share=2),
+        Column("RATE", lambda one: "" if one.rate is None else f"{one.rate} burst {one.burst}"),
+        Column("STARTS", starts, "right"),
+        Column("DECLARED BY", "declared_by", share=1),
     ]
-    print_table(columns, rows)
 
 
 # ---------------------------------------------------------------- explain
@@ -105,14 +105,13 @@ def _list(app: App, json: bool) -> None:
 @click.command("explain")
 @click.argument("msg_id", metavar="ID")
 @on_table
-def explain(ctx: click.Context, /, msg_id: str, as_json: bool, **given: Any) -> None:
+def explain(call: Call, msg_id: str) -> None:
     """Say why a message is not running, and what the message before it waits for."""
     number = message_id(msg_id)
-    app = open_app(ctx, given)
-    found = app.ops.explain(number)
+    found = call.app.ops.explain(number)
     if found is None:
-        raise NothingMatched(f"there is no message {number} in {app.table.name}")
-    if as_json:
+        raise NothingMatched(f"there is no message {number} in {call.app.table.name}")
+    if call.as_json:
         print_json(_explained(found))
         return
     indent = ""
@@ -163,19 +162,11 @@ def _explained(one: Explanation) -> dict[str, Any]:
 @click.option("--job", type=int, metavar="ID", help="Only this job.")
 @limited(20)
 @on_table
-def failures(
-    ctx: click.Context,
-    /,
-    topic: str | None,
-    job: int | None,
-    limit: int,
-    as_json: bool,
-    **given: Any,
-) -> None:
+def failures(call: Call, topic: str | None, job: int | None, limit: int) -> None:
     """Group dead and failing messages by error."""
-    app = open_app(ctx, given)
+    app = call.app
     found = app.ops.failures(topic=topic, job=job, limit=limit)
-    if as_json:
+    if call.as_json:
         groups = [asdict(one) | {"count": one.count} for one in found]
         print_json({"failures": groups, "complete": found.complete, "read": found.looked_at})
         return
@@ -188,24 +179,12 @@ def failures(
         but = f" that is not acknowledged, discarded or cancelled ({are})" if known else ""
         click.echo(f"nothing has failed in {safe(app.table.name)}{but}")
         return
-    print_with_text(FAILURE_COLUMNS, [_failure_row(one) for one in found], whole=True)
+    print_with_text(FAILURE_COLUMNS, found, whole=True)
     if not found.complete:
         note(
             f"grouped: the newest {found.looked_at or 0:,} failed messages, the {len(found)} "
             "largest groups"
         )
-
-
-FAILURE_COLUMNS = (
-    Column("GROUP"),
-    Column("DEAD", "right"),
-    Column("FAILING", "right"),
-    Column("HELD UP", "right"),
-    Column("LAST SEEN", "right"),
-    Column("SAMPLE", "right"),
-    Column("TOPICS", share=1),
-    Column("ERROR", share=4, least=16),
-)
 
 
 def _texts(one: Failures) -> str:
@@ -218,12 +197,25 @@ def _texts(one: Failures) -> str:
     )
 
 
-def _failure_row(one: Failures) -> list[Any]:
-    numbers = [f"{n:,}" if n else "-" for n in (one.dead, one.failing, one.waiting_objects)]
-    seen = age(since(one.last_seen))
-    topics = ", ".join(one.topics) or None
-    error = f"{one.error}; {_texts(one)}" if one.varies else one.error
-    return [one.fingerprint, *numbers, seen, one.sample_id, topics, error]
+def _many(number: int) -> str:
+    return f"{number:,}" if number else "-"
+
+
+FAILURE_COLUMNS = (
+    Column("GROUP", "fingerprint"),
+    Column("DEAD", lambda one: _many(one.dead), "right"),
+    Column("FAILING", lambda one: _many(one.failing), "right"),
+    Column("HELD UP", lambda one: _many(one.waiting_objects), "right"),
+    Column("LAST SEEN", lambda one: age(since(one.last_seen)), "right"),
+    Column("SAMPLE", "sample_id", "right"),
+    Column("TOPICS", lambda one: ", ".join(one.topics) or None, share=1),
+    Column(
+        "ERROR",
+        lambda one: f"{one.error}; {_texts(one)}" if one.varies else one.error,
+        share=4,
+        least=16,
+    ),
+)
 
 
 # ---------------------------------------------------------------- lanes
@@ -232,50 +224,37 @@ def _failure_row(one: Failures) -> list[Any]:
 @click.command("lanes")
 @limited(20)
 @on_table
-def lanes(ctx: click.Context, /, limit: int, as_json: bool, **given: Any) -> None:
+def lanes(call: Call, limit: int) -> None:
     """List objects that wait, blocked ones first: the head of each, and how many are behind it."""
-    app = open_app(ctx, given)
+    app = call.app
     found = app.ops.lanes(by="blocked", limit=limit)
-    if as_json:
+    if call.as_json:
         rows = [asdict(one) | {"head": as_dict(one.head)} for one in found]
         print_json({"lanes": rows, "complete": found.complete})
         return
     if not found:
         click.echo(f"no object waits in {safe(app.table.name)}")
         return
-    print_with_text(LANE_COLUMNS, [_lane_row(one, app) for one in found])
+    print_with_text(lane_columns(app), found)
     if not found.complete:
         note(
             "more objects wait than are shown; these are blocked, have most messages or are oldest"
         )
 
 
-LANE_COLUMNS = (
-    Column("OBJECT", share=2),
-    Column("BEHIND", "right"),
-    Column("HEAD", "right"),
-    Column("STATUS"),
-    Column("TRIES", "right"),
-    Column("AGE", "right"),
-    Column("TOPIC", share=1),
-    Column("WHAT", share=3, least=12),
-)
+def lane_columns(app: App) -> list[Column]:
+    def behind(one: LaneInfo) -> str:
+        return f"{one.behind:,}{'+' if one.at_least else ''}" if one.behind else "-"
 
-
-def _lane_row(one: LaneInfo, app: App) -> list[Any]:
-    head = one.head
-    behind = f"{one.behind:,}{'+' if one.at_least else ''}" if one.behind else "-"
-    tries = tries_of(head, app)
-    old = age_of(head, app)
     return [
-        one.object_id,
-        behind,
-        head.msg_id,
-        head.status,
-        tries,
-        old,
-        head.topic,
-        _lane_what(one),
+        Column("OBJECT", "object_id", share=2),
+        Column("BEHIND", behind, "right"),
+        Column("HEAD", lambda one: one.head.msg_id, "right"),
+        Column("STATUS", lambda one: one.head.status),
+        Column("TRIES", lambda one: tries_of(one.head, app), "right"),
+        Column("AGE", lambda one: age_of(one.head, app), "right"),
+        Column("TOPIC", lambda one: one.head.topic, share=1),
+        Column("WHAT", _lane_what, share=3, least=12),
     ]
 
 
@@ -296,56 +275,24 @@ def _lane_what(one: LaneInfo) -> str:
 
 @click.command("instances")
 @on_table
-def instances(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
+def instances(call: Call) -> None:
     """List live instances with their messages, and dead ones that still hold messages."""
-    app = open_app(ctx, given)
-    found = app.ops.instances()
-    if as_json:
-        print_json([asdict(one) for one in found])
-        return
-    if not found:
-        click.echo("no instance lives, and nothing is running")
-        return
-    print_with_name(INSTANCE_COLUMNS, [_instance_row(one) for one in found])
+    found = call.app.ops.instances()
+    nothing = "no instance lives, and nothing is running"
+    print_list(
+        found, INSTANCE_COLUMNS, as_json=call.as_json, nothing=nothing, table=print_with_name
+    )
     dead = sum(one.running for one in found if one.life not in (Life.LIVE, Life.FOREIGN))
-    if dead and not any(one.life is Life.LIVE and not one.stopped for one in found):
+    works = any(one.life is Life.LIVE and not one.stopped for one in found)
+    if dead and not works and not call.as_json:
         note(f"{plural(dead, 'message')} of dead instances: recovered when an instance starts")
 
 
-INSTANCE_COLUMNS = (
-    Column("INSTANCE"),
-    Column("LIFE"),
-    Column("SINCE", "right"),
-    Column("LAST SIGN", "right"),
-    Column("RUNNING", "right"),
-    Column("LONGEST", "right"),
-    Column("THREADS", "right"),
-    Column("PROCESS", share=1),
-    Column("VERSION"),
-    Column("TOPICS", share=2),
-    Column("LABEL", share=1),
-)
-
-
-def _instance_row(one: InstanceInfo) -> list[Any]:
-    topics = "all" if one.topics is None else ", ".join(one.topics)
+def _topics(one: InstanceInfo) -> str:
     if one.life in (Life.NO_LEASE, Life.FOREIGN):
-        topics = "-"
-    elif one.other_table is not None:
-        topics = f"{topics} (of {one.other_table})"
-    return [
-        one.instance_id,
-        _life(one),
-        age(since(one.started_at)),
-        age(since(one.renewed_at)),
-        _running(one),
-        age(since(one.oldest_claim_at)),
-        "-" if one.threads is None else f"{one.threads:,}",
-        "-" if one.host is None else f"{one.host}/{one.pid}",
-        one.version or "-",
-        topics,
-        one.label,
-    ]
+        return "-"
+    topics = "all" if one.topics is None else ", ".join(one.topics)
+    return topics if one.other_table is None else f"{topics} (of {one.other_table})"
 
 
 def _life(one: InstanceInfo) -> str:
@@ -361,8 +308,23 @@ def _running(one: InstanceInfo) -> str:
     if claimed is not None and renewed is not None and claimed > renewed:
         return f"{one.running:,}"
     if not one.running or one.handlers is None:
-        return f"{one.running:,}" if one.running else "-"
+        return _many(one.running)
     return f"{min(one.handlers, one.running):,} of {one.running:,}"
+
+
+INSTANCE_COLUMNS = (
+    Column("INSTANCE", "instance_id"),
+    Column("LIFE", _life),
+    Column("SINCE", lambda one: age(since(one.started_at)), "right"),
+    Column("LAST SIGN", lambda one: age(since(one.renewed_at)), "right"),
+    Column("RUNNING", _running, "right"),
+    Column("LONGEST", lambda one: age(since(one.oldest_claim_at)), "right"),
+    Column("THREADS", lambda one: "-" if one.threads is None else f"{one.threads:,}", "right"),
+    Column("PROCESS", lambda one: "-" if one.host is None else f"{one.host}/{one.pid}", share=1),
+    Column("VERSION", lambda one: one.version or "-"),
+    Column("TOPICS", _topics, share=2),
+    Column("LABEL", "label", share=1),
+)
 
 
 # --- `status`: how many messages are in each state.
@@ -376,39 +338,14 @@ PAUSED_SHOWN = 20
     "--dead-unacknowledged", is_flag=True, help="End with 1 if there are any, as a check."
 )
 @on_table
-def status(ctx: click.Context, /, dead_unacknowledged: bool, as_json: bool, **given: Any) -> int:
+def status(call: Call, dead_unacknowledged: bool) -> int:
     """Count messages by state and topic, with the age of the oldest."""
-    app = open_app(ctx, given)
+    app = call.app
     counts, limits, paused = app.ops.counts(), app.ops.limits(), app.ops.paused_jobs()
     dead = sum(count.count for count in counts if count.status is State.DEAD)
     known = sum(count.acknowledged for count in counts)
-    _print_status(app, counts, limits, paused, as_json=as_json)
-    if known and not as_json:
-        note(f"{known:,} of the dead messages are acknowledged, discarded or cancelled")
-    if not as_json:
-        _note_holding(counts)
-    if not dead_unacknowledged and dead > known and to_terminal() and not as_json:
-        note("dead messages wait for an operator: `msgworker failures`, then `msgworker rerun`")
-    if dead_unacknowledged and dead > known and not as_json:
-        note(f"{plural(dead - known, 'dead message')} not acknowledged: `msgworker failures`")
-    return int(dead_unacknowledged and dead > known)
-
-
-def _note_holding(counts: list[Count]) -> None:
-    for name, held, command in (("hold_objects", "object", "lanes"), ("hold_jobs", "job", "jobs")):
-        if number := sum(getattr(count, name) for count in counts):
-            note(f"{that_hold_up(f'{number:,}', held)}: `msgworker {command}`")
-
-
-def _print_status(
-    app: App,
-    counts: list[Count],
-    limits: list[TopicLimit],
-    paused: list[PausedJob],
-    *,
-    as_json: bool,
-) -> None:
-    if as_json:
+    code = int(dead_unacknowledged and dead > known)
+    if call.as_json:
         print_json(
             {
                 "database": db.masked(app.engine.url),
@@ -418,14 +355,11 @@ def _print_status(
                 "paused_jobs": [asdict(one) for one in paused],
             }
         )
-        return
+        return code
     if not counts:
         click.echo(f"{safe(app.table.name)} holds no messages")
-        return
-    words = [w for w in State if w is not State.UNKNOWN or any(c.status is w for c in counts)]
-    titles = [Column(word.value.upper(), "right") for word in words]
-    columns = [Column("TOPIC", share=1), *titles, Column("OLDEST OPEN", "right")]
-    print_table(columns, status_rows(counts, words))
+        return code
+    _print_counts(counts)
     for one in limits:
         print_text(_limit_text(one, counts), rest="    ")
     for job in paused[:PAUSED_SHOWN]:
@@ -434,6 +368,16 @@ def _print_status(
         click.echo(f"and {len(paused) - PAUSED_SHOWN:,} more paused jobs")
     if any(c.exact is not Exact.EXACT for c in counts):
         note("a large table: + means at least, ~ is from the database's statistics")
+    if known:
+        note(f"{known:,} of the dead messages are acknowledged, discarded or cancelled")
+    for name, held, command in (("hold_objects", "object", "lanes"), ("hold_jobs", "job", "jobs")):
+        if number := sum(getattr(count, name) for count in counts):
+            note(f"{that_hold_up(f'{number:,}', held)}: `msgworker {command}`")
+    if not dead_unacknowledged and dead > known and to_terminal():
+        note("dead messages wait for an operator: `msgworker failures`, then `msgworker rerun`")
+    if code:
+        note(f"{plural(dead - known, 'dead message')} not acknowledged: `msgworker failures`")
+    return code
 
 
 def _count_dict(count: Count) -> dict[str, Any]:
@@ -462,23 +406,31 @@ def new_of(one: TopicLimit, counts: list[Count]) -> str:
     return _number(_waiting(one, counts)).replace("-", "0")
 
 
-def status_rows(counts: list[Count], words: list[State]) -> list[list[str]]:
+def _print_counts(counts: list[Count]) -> None:
     """A row for each topic, and one for all of them if there are several."""
     by_topic: dict[str | None, list[Count]] = defaultdict(list)
     for count in counts:
         if count.exact is not Exact.ABOUT:  # an estimate is for all topics together
             by_topic[count.topic].append(count)
-    topics = sorted(by_topic, key=lambda topic: topic or "")
-    rows = [_status_row(topic, by_topic[topic], words) for topic in topics]
+    rows = sorted(by_topic.items(), key=lambda row: row[0] or "")
     if len(rows) != 1 or any(count.exact is Exact.ABOUT for count in counts):
-        rows.append(_status_row("all topics", counts, words))
-    return rows
+        rows.append(("all topics", counts))
+    words = [w for w in State if w is not State.UNKNOWN or any(c.status is w for c in counts)]
+    columns = [
+        Column("TOPIC", lambda row: row[0], share=1),
+        *(Column(word.value.upper(), partial(_in_state, word), "right") for word in words),
+        Column("OLDEST OPEN", _oldest, "right"),
+    ]
+    print_table(columns, rows)
 
 
-def _status_row(topic: str | None, counts: list[Count], words: list[State]) -> list[str]:
-    cells = [_number([c for c in counts if c.status is word]) for word in words]
-    ages = [c.oldest_seconds for c in counts if c.status in OPEN and c.oldest_seconds is not None]
-    return [safe(topic), *cells, age(max(ages)) if ages else "-"]
+def _in_state(state: State, row: tuple[str | None, list[Count]]) -> str:
+    return _number([count for count in row[1] if count.status is state])
+
+
+def _oldest(row: tuple[str | None, list[Count]]) -> str:
+    ages = [c.oldest_seconds for c in row[1] if c.status in OPEN and c.oldest_seconds is not None]
+    return age(max(ages)) if ages else "-"
 
 
 def _number(counts: list[Count]) -> str:

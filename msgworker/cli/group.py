@@ -136,11 +136,6 @@ class Invocation:
         return PROPOSED.sub(lambda found: f"`{self.command(found[1])}`", text)
 
 
-def call_of(ctx: click.Context) -> Invocation:
-    """This call; a new one where a command is called without the main group."""
-    return ctx.find_object(Invocation) or Invocation()
-
-
 # --- The App as an argument: `msgworker show crm:app 42` is `msgworker show --app=crm:app 42`.
 #
 # Rule: an id is a number and an App is `pkg.module:app`, so they cannot be confused. A topic, the

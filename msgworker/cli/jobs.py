@@ -12,7 +12,7 @@ import click
 
 from msgworker import App
 from msgworker.cli.logs import screen
-from msgworker.cli.options import limited, message_id, on_table, open_app, said, writes
+from msgworker.cli.options import Call, limited, message_id, on_table, writes
 from msgworker.cli.output import (
     Column,
     NothingMatched,
@@ -35,19 +35,19 @@ from msgworker.counted import many, plural
 from msgworker.errors import ConfigError, ExitCode
 from msgworker.queries.explain import Waits
 from msgworker.queries.jobs import Hold, JobInfo, JobState
-from msgworker.store.bounded import Capped
+from msgworker.store.bounded import Capped, Found
 
 ACTIONS = ("show", "seal", "pause", "resume", "cancel")
 COLUMNS = (
-    Column("JOB", "right"),
-    Column("NAME", share=2),
-    Column("STATE"),
-    Column("WAITING", "right"),
-    Column("RUNNING", "right"),
-    Column("DONE", "right"),
-    Column("DEAD", "right"),
-    Column("%", "right"),
-    Column("AGE", "right"),
+    Column("JOB", "job_id", "right"),
+    Column("NAME", "name", share=2),
+    Column("STATE", "state"),
+    Column("WAITING", "waiting", "right"),
+    Column("RUNNING", "running", "right"),
+    Column("DONE", "done", "right"),
+    Column("DEAD", "dead", "right"),
+    Column("%", "percent", "right"),
+    Column("AGE", lambda one: age(since(one.opened_at)), "right"),
 )
 COUNTS = ("waiting", "running", "done", "dead", "total", "retrying", "to_rerun")
 AGAIN_ONLY = "where a later one of its object is done, only with --force or --with-successors"
@@ -63,21 +63,20 @@ NOTE_SECONDS = 10.0
 @limited(50)
 @click.option("--after", metavar="ID", help="Older than this one: the next page.")
 @click.option("--watch", is_flag=True, help="With show: print how far it is until it is over.")
-@click.option("--time-limit", metavar="TIME", help="With --watch: end with 6 after this time.")
+@click.option(
+    "--time-limit", "watch_limit", metavar="TIME", help="With --watch: end with 6 after this time."
+)
 @writes
 @on_table
 def jobs(
-    ctx: click.Context,
-    /,
+    call: Call,
     action: str | None,
     job: str | None,
     is_open: bool,
     limit: int,
     after: str | None,
     watch: bool,
-    time_limit: str | None,
-    as_json: bool,
-    **given: Any,
+    watch_limit: str | None,
 ) -> int:
     """List jobs, the newest first; show how far one is, what holds it and what can be done; seal
     one; let none of its messages start, and let them start again; or cancel one with its messages.
@@ -88,7 +87,6 @@ def jobs(
     has completed and nothing of it is unfinished; its exit code is 1 if messages of it are dead
     then, and 6 if --time-limit has ended it before.
     """
-    how = said(given)
     if action is not None and action not in ACTIONS:
         if action.isascii() and action.isdigit():
             raise Usage(
@@ -99,42 +97,37 @@ def jobs(
         raise Usage(f"name the job by its id: {command(f'jobs {action} ID')}")
     if watch and action != "show":
         raise Usage("--watch is for one job: `msgworker jobs show ID --watch`")
-    if time_limit is not None and not watch:
+    if watch_limit is not None and not watch:
         raise Usage("--time-limit is for --watch: `msgworker jobs show ID --watch`")
-    limit_seconds = SETTINGS["time_limit"].read(time_limit, "--time-limit") if time_limit else None
-    if action in (None, "show") and any(how.values()):
+    seconds = SETTINGS["time_limit"].read(watch_limit, "--time-limit") if watch_limit else None
+    if action in (None, "show") and any(call.how.values()):
         raise Usage(f"what is to be done? {', '.join(ACTIONS[1:])}, and the id of a job")
-    if action == "cancel" and not how["dry_run"] and not (how["reason"] or "").strip():
-        raise Usage("--reason is required; it is kept in the audit")
-    app = open_app(ctx, given)
+    if action == "cancel":
+        call.need_reason()
+    app = call.app
     if action is None or job is None:
         last = None if after is None else message_id(after)
-        return _list(app, as_json, is_open=is_open or None, limit=limit, after=last)
+        found = app.ops.jobs(is_open=is_open or None, limit=limit, after=last)
+        _list(found, as_json=call.as_json)
+        return 0
     job_id = message_id(job)
     if action == "show":
-        return _show(app, job_id, as_json=as_json, watch=watch, seconds=limit_seconds)
-    yes = how.pop("yes")
+        return _show(app, job_id, as_json=call.as_json, watch=watch, seconds=seconds)
     if action == "cancel":
-        return _cancel(app, job_id, as_json, yes=yes, **how)
-    return _switch(app, action, job_id, as_json, **how)
+        return _cancel(app, job_id, call.as_json, **call.how)
+    del call.how["yes"]
+    return _switch(app, action, job_id, call.as_json, **call.how)
 
 
-def _list(app: App, json: bool, **asked: Any) -> int:
-    found = app.ops.jobs(**asked)
-    if json:
+def _list(found: Found[JobInfo], *, as_json: bool) -> None:
+    if as_json:
         print_json({"jobs": [as_dict(one) for one in found], "next_after": found.next_after})
     elif not found:
         click.echo("there is no job")
     else:
-        print_table(COLUMNS, [_row(one) for one in found])
+        print_table(COLUMNS, found)
         if found.next_after is not None:
             note(f"there may be more: {again(after=found.next_after)}")
-    return 0
-
-
-def _row(one: JobInfo) -> list[Any]:
-    numbers = [str(one.waiting), str(one.running), str(one.done), str(one.dead)]
-    return [one.job_id, one.name, one.state, *numbers, one.percent, age(since(one.opened_at))]
 
 
 def as_dict(one: JobInfo) -> dict[str, Any]:

@@ -5,28 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import wait
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from typing import Any
 
 import click
 
 from msgworker import App
-from msgworker.cli.group import call_of
-from msgworker.cli.options import (
-    FLAGS,
-    app_from,
-    app_option,
-    app_ref_of,
-    as_json,
-    audited,
-    common,
-    configure,
-    flags,
-    import_app,
-    on_table,
-    said,
-)
+from msgworker.cli.options import Call, as_json, audited, common, flags, on_table, target
 from msgworker.cli.output import (
     Column,
     NothingMatched,
@@ -34,6 +20,7 @@ from msgworker.cli.output import (
     age,
     note,
     print_json,
+    print_list,
     print_table,
     safe,
 )
@@ -43,6 +30,7 @@ from msgworker.coordination import (
     Dealer,
     Everywhere,
     Instance,
+    Lease,
     LockCentre,
     OneJob,
     Partitions,
@@ -62,42 +50,38 @@ from msgworker.instance.stop import Signals, StopRequest, beside, end_by
 @audited
 @flags("locks")
 @on_table
-def locks(
-    ctx: click.Context, /, prefix: str, name: str | None, force: bool, as_json: bool, **given: Any
-) -> None:
+def locks(call: Call, prefix: str, name: str | None, force: bool) -> None:
     """List locks: holder, token, since when and for how long.
 
     With --release NAME: free a lock at once. Its holder notices at its next renewal.
     """
-    who = said(given)
-    if name is None and (force or any(who.values())):
+    if name is None and (force or any(call.how.values())):
         raise Usage("--force, --dry-run, --actor and --reason go with --release NAME")
     if name is not None and prefix:
         raise Usage("give --prefix or --release, not both")
-    ref = app_ref_of(given)
-    conf = configure(ctx, given)
-    keep_secrets(ctx, conf)
-    app: App | None = None
-    if name is not None or conf.locks == DATABASE or ref is not None:
-        app = app_from(conf, ctx) if ref is None else import_app(ref, ctx)
-    if app is None:
+    keep_secrets(call)
+    conf = call.conf
+    if name is None and conf.locks != DATABASE and call.app_ref is None:
         centre = open_centre(conf.locks, None)
     else:
-        centre = open_centre(conf.locks, app.engine, schema=app.table.schema)
-    try:
+        centre = open_centre(conf.locks, call.app.engine, schema=call.app.table.schema)
+    with closing(centre):
         if name is None:
-            _list([_dict(one) for one in centre.held(prefix)], as_json)
+            print_list(
+                centre.held(prefix),
+                COLUMNS,
+                as_json=call.as_json,
+                nothing="no lock is held",
+                as_dict=_dict,
+            )
             return
-        assert app is not None
-        done = app.ops.release_lock(name, centre=centre, force=force, **who)
-    finally:
-        centre.close()
+        done = call.app.ops.release_lock(name, centre=centre, force=force, **call.how)
     if not done:
         raise NothingMatched(f"lock {name} is not held" + (" any more" if done.matched else ""))
-    print_act(done, as_json, {"lock": name, "released": True}, f"released {safe(name)}")
+    print_act(done, call.as_json, {"lock": name, "released": True}, f"released {safe(name)}")
 
 
-def _dict(one: Any) -> dict[str, Any]:
+def _dict(one: Lease) -> dict[str, Any]:
     return {
         "lock": one.name,
         "owner": one.owner,
@@ -107,24 +91,13 @@ def _dict(one: Any) -> dict[str, Any]:
     }
 
 
-def _list(found: list[dict[str, Any]], as_json: bool) -> None:
-    if as_json:
-        print_json(found)
-    elif not found:
-        click.echo("no lock is held")
-    else:
-        columns = [
-            Column("LOCK", share=2, least=12),
-            Column("OWNER", share=2, least=12),
-            Column("TOKEN", "right"),
-            Column("HELD", "right"),
-            Column("LEFT", "right"),
-        ]
-        rows = [
-            [o["lock"], o["owner"], o["token"], age(o["held_seconds"]), age(o["left_seconds"])]
-            for o in found
-        ]
-        print_table(columns, rows)
+COLUMNS = (
+    Column("LOCK", "name", share=2, least=12),
+    Column("OWNER", "owner", share=2, least=12),
+    Column("TOKEN", "token", "right"),
+    Column("HELD", lambda one: age(one.age), "right"),
+    Column("LEFT", lambda one: age(one.ttl), "right"),
+)
 
 
 # --- `partitions` and `deal`; and the scope of `run` and `drain`.
@@ -167,9 +140,9 @@ def check_scope(conf: Configuration, app: App) -> None:
         (scope or Everywhere()).check(app.table)
 
 
-def keep_secrets(ctx: click.Context, conf: Configuration) -> None:
+def keep_secrets(call: Call) -> None:
     """Keep the password of the locks out of all output."""
-    call_of(ctx).secrets |= secrets_of_centre(conf.locks)
+    call.program.secrets |= secrets_of_centre(call.conf.locks)
 
 
 def _shards(text: str, place: str) -> int:
@@ -180,34 +153,22 @@ def _shards(text: str, place: str) -> int:
     return int(text)
 
 
-@contextmanager
-def _locks(conf: Configuration, app: App) -> Iterator[LockCentre]:
-    locks = open_centre(conf.locks, app.engine, schema=app.table.schema)
-    try:
-        yield locks
-    finally:
-        locks.close()
-
-
-def _opened(ctx: click.Context, given: dict[str, Any]) -> tuple[App, Configuration]:
-    ref = app_ref_of(given)
-    conf = configure(ctx, given)
-    keep_secrets(ctx, conf)
-    return (app_from(conf, ctx) if ref is None else import_app(ref, ctx)), conf
+def _locks(conf: Configuration, app: App) -> closing[LockCentre]:
+    return closing(open_centre(conf.locks, app.engine, schema=app.table.schema))
 
 
 @click.command("partitions")
-@app_option
-@flags(*FLAGS, "scope", "locks")
+@target
+@flags("scope", "locks")
 @as_json
 @common
-@click.pass_context
-def partitions(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
+def partitions(call: Call) -> None:
     """Show the current (CUR) and the next (REQ) owner of each shard.
 
     The number of shards is that of --scope partitions:SHARDS, by default 64.
     """
-    app, conf = _opened(ctx, given)
+    keep_secrets(call)
+    app, conf = call.app, call.conf
     kind, _, rest = conf["scope"].strip().partition(":")
     if kind not in ("partitions", "everywhere"):
         raise Usage(f"the scope is {conf['scope']}; give --scope partitions:SHARDS")
@@ -216,11 +177,15 @@ def partitions(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
         scope = Partitions(locks, shards=shards)
         found = scope.status(app.table)
         members, _ = scope.view(app.table)
-    if as_json:
+    if call.as_json:
         print_json([asdict(one) for one in found])
     else:
-        columns = [Column("SHARD", "right"), Column("CUR", share=1), Column("REQ", share=1)]
-        print_table(columns, [[one.shard, one.cur or "-", one.req or "-"] for one in found])
+        columns = (
+            Column("SHARD", "shard", "right"),
+            Column("CUR", "cur", share=1),
+            Column("REQ", "req", share=1),
+        )
+        print_table(columns, found)
         counts = Counter(one.cur for one in found if one.cur)
         lost = len(found) - sum(counts.values())
         moving = sum(one.req is not None and one.cur is not None for one in found)
@@ -236,31 +201,23 @@ def partitions(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
     "--size", default=3, show_default=True, help="How many messages a type gets in a row."
 )
 @click.option("--once", is_flag=True, help="Deal the existing messages, then end.")
-@app_option
-@flags(*FLAGS, "locks")
+@target
+@flags("locks")
 @as_json
 @common
-@click.pass_context
-def deal(
-    ctx: click.Context,
-    /,
-    instance_type: tuple[str, ...],
-    size: int,
-    once: bool,
-    as_json: bool,
-    **given: Any,
-) -> None:
+def deal(call: Call, instance_type: tuple[str, ...], size: int, once: bool) -> None:
     """Deal messages to instance TYPEs, a few at a time, until a signal arrives.
 
     An object with an unfinished message keeps its type. Messages of an instance that no longer
     exists are dealt again. Only one dealer deals at a time; others stand by.
     """
-    app, conf = _opened(ctx, given)
-    with _locks(conf, app) as locks:
+    keep_secrets(call)
+    app = call.app
+    with _locks(call.conf, app) as locks:
         dealer = Dealer(app, list(instance_type), size=size, locks=locks)
         if once:
             count = dealer.deal_once()
-            print_json({"dealt": count}) if as_json else click.echo(
+            print_json({"dealt": count}) if call.as_json else click.echo(
                 f"dealt {plural(count, 'message')}"
             )
             return

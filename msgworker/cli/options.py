@@ -2,138 +2,133 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import sys
 import traceback
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 import sqlalchemy as sa
 
 from msgworker import App, db
 from msgworker.cli import logs
-from msgworker.cli.group import (
-    APP_EXAMPLE,
-    METAVAR,
-    Invocation,
-    call_of,
-    debug_option,
-    is_reference,
-)
+from msgworker.cli.group import APP_EXAMPLE, METAVAR, Invocation, debug_option, is_reference
 from msgworker.cli.output import Usage
 from msgworker.config import SETTINGS, Configuration, as_id, flag_of, load
 from msgworker.errors import MsgworkerError, SchemaError
 from msgworker.instance.running.traceback import library_of
 from msgworker.message import State
 
-# --- The App of a command: imported, or made from the configuration.
+# --- What every command gets beside its own options.
 
-F = TypeVar("F", bound=Callable[..., Any])
 WITHOUT_A_FILE = ("init-db", "ddl", "config")
 """Commands that make a missing file of SQLite, or connect to nothing: a connection makes it."""
 FLAGS = ("url", "table", "where", "on_dead", "max_tries")
-
-
 TARGET = (*FLAGS, "locks")
 """Settings that say what a command acts on: a command that it proposes has them too."""
+CONFIG_FILE = "config_file"
+HOW = ("actor", "reason", "dry_run", "yes")
 
 
-def keep_given(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-    """Callback of the options that are repeated in the commands that this call proposes."""
-    if value is not None and isinstance(ctx.obj, Invocation):
-        ctx.obj.given[str(param.name)] = _masked(str(param.name), value)
-    return value
+class Call:
+    """One call of a command: the options that several commands have, and what they lead to.
 
-
-def _masked(name: str, value: str) -> str:
-    """The value of an option without passwords; one that was masked so is refused when it is
-    read."""
-    if name == "locks":
-        from msgworker.coordination.centres import masked_centre
-
-        return masked_centre(value)
-    if name != "url":
-        return value
-    try:
-        masked = db.masked(sa.make_url(value))
-    except (sa.exc.ArgumentError, ValueError):
-        return db.MASK
-    return masked if db.MASK in masked else value
-
-
-def app_option(fn: F) -> F:
-    """--app; and the App as the first argument, see `group.app_as_option`."""
-    return click.option(
-        "--app",
-        "app_ref",
-        metavar=METAVAR,
-        callback=keep_given,
-        help="The App; may also be given as an argument.",
-    )(fn)
-
-
-def target(fn: F) -> F:
-    """The options of every command that works on a message table."""
-    return app_option(flags(*FLAGS)(fn))
-
-
-def open_app(ctx: click.Context, given: dict[str, Any]) -> App:
-    """The App of this call: --app, or url and table of the configuration.
-
-    Removes the options of `target` and `common` from `given`. Does not connect.
+    as_json: --json. app_ref: --app. file: --config. chosen: settings, None = not given. how: of a
+    write, those of HOW that the command has. own: all other options.
     """
-    ref = app_ref_of(given)
-    conf = configure(ctx, given)
-    return app_from(conf, ctx) if ref is None else import_app(ref, ctx, conf)
 
+    log_level = "warning"
+    """Where none is configured; may be set until `conf` is asked for."""
 
-def app_ref_of(given: dict[str, Any]) -> str | None:
-    """Removes --app from `given`; raises Usage if a table is given too."""
-    ref: str | None = given.pop("app_ref", None)
-    both = [name for name in FLAGS if given.get(name) is not None]
-    if ref is not None and both:
-        raise Usage(f"--app brings its own {both[0]}; give --app or --{both[0].replace('_', '-')}")
-    return ref
+    def __init__(self, ctx: click.Context, given: dict[str, Any]) -> None:
+        self.ctx = ctx
+        self.program = ctx.find_object(Invocation) or Invocation()
+        self.as_json: bool = given.pop("as_json", False)
+        self.app_ref: str | None = given.pop("app_ref", None)
+        self.file: str | None = given.pop(CONFIG_FILE, None)
+        self.how = {name: given.pop(name) for name in HOW if name in given}
+        chosen = {name: given.pop(name) for name in list(given) if name in SETTINGS}
+        self.chosen = {name: None if value == () else value for name, value in chosen.items()}
+        self.own = given
 
+    @functools.cached_property
+    def conf(self) -> Configuration:
+        """Its configuration; the first use starts the log."""
+        conf = load(self.chosen, file=self.file)
+        self.ctx.with_resource(
+            logs.logging_to_stderr(
+                level=conf["log_level"] or self.log_level,
+                form=conf["log_format"],
+                secrets=self.program.secrets,
+                tracebacks=self.program.debug,
+                proposes=self.program.proposes,
+            )
+        )
+        return conf
 
-def needed_app(ctx: click.Context, ref: str | None) -> str:
-    """The App of a command that requires one; raises Usage."""
-    if ref is None:
-        raise Usage(f"name an App: msgworker {ctx.info_name} {APP_EXAMPLE}")
-    return ref
+    @functools.cached_property
+    def app(self) -> App:
+        """The App of --app, else one without handlers, of the configuration. Does not connect."""
+        both = [name for name in FLAGS if self.chosen.get(name) is not None]
+        if self.app_ref is not None and both:
+            flag = both[0].replace("_", "-")
+            raise Usage(f"--app brings its own {both[0]}; give --app or --{flag}")
+        if self.app_ref is not None:
+            conf, app = self.conf, self.imported
+            app.add_configured(conf)
+            return app
+        self.program.secrets |= db.secrets_of(self.conf.url)  # before anything can fail
+        return self._opened(App.from_config(self.conf))
 
+    @functools.cached_property
+    def imported(self) -> App:
+        """The App that --app names, which is given; the current directory comes first on sys.path.
 
-def app_from(conf: Configuration, ctx: click.Context) -> App:
-    """An App without handlers, made from the configuration."""
-    call_of(ctx).secrets |= db.secrets_of(conf.url)  # before anything can fail
-    return _opened(ctx, App.from_config(conf))
+        Raises Usage if the module or the attribute is not there or is not an App.
+        """
+        ref = self.needed_ref
+        if not is_reference(ref):
+            raise Usage(f"an app looks like pkg.module:app, got {ref!r:.80}")
+        module_name, _, attribute = ref.partition(":")
+        module = _import(module_name, ref)
+        apps = [name for name, value in vars(module).items() if isinstance(value, App)]
+        if not hasattr(module, attribute):
+            has = f"its Apps: {', '.join(apps)}" if apps else "it has no App"
+            raise Usage(f"module {module_name} has no attribute {attribute!r}; {has}")
+        app = getattr(module, attribute)
+        if not isinstance(app, App):
+            has = f"; its Apps: {', '.join(apps)}" if apps else ""
+            raise Usage(f"{ref} is a {type(app).__name__}, but must be a msgworker App{has}")
+        self.program.secrets |= db.secrets_of(app.engine.url)
+        return self._opened(app)
 
+    @property
+    def needed_ref(self) -> str:
+        """--app of a command that requires one; raises Usage."""
+        if self.app_ref is None:
+            raise Usage(f"name an App: msgworker {self.ctx.info_name} {APP_EXAMPLE}")
+        return self.app_ref
 
-def import_app(ref: str, ctx: click.Context, conf: Configuration | None = None) -> App:
-    """The App that `pkg.module:app` names, with the schedules of the configuration; the current
-    directory comes first on sys.path.
+    def need_reason(self) -> None:
+        """Raise Usage for a write without a reason, unless it is a dry run."""
+        if not self.how["dry_run"] and not (self.how["reason"] or "").strip():
+            raise Usage("--reason is required; it is kept in the audit")
 
-    Raises Usage if the module or the attribute is not there or is not an App.
-    """
-    if not is_reference(ref):
-        raise Usage(f"an app looks like pkg.module:app, got {ref!r:.80}")
-    module_name, _, attribute = ref.partition(":")
-    module = _import(module_name, ref)
-    apps = [name for name, value in vars(module).items() if isinstance(value, App)]
-    if not hasattr(module, attribute):
-        has = f"its Apps: {', '.join(apps)}" if apps else "it has no App"
-        raise Usage(f"module {module_name} has no attribute {attribute!r}; {has}")
-    app = getattr(module, attribute)
-    if not isinstance(app, App):
-        has = f"; its Apps: {', '.join(apps)}" if apps else ""
-        raise Usage(f"{ref} is a {type(app).__name__}, but must be a msgworker App{has}")
-    call_of(ctx).secrets |= db.secrets_of(app.engine.url)
-    if conf is not None:
-        app.add_configured(conf)
-    return _opened(ctx, app)
+    def _opened(self, app: App) -> App:
+        self.program.engine = app.engine
+        self.ctx.call_on_close(app.engine.dispose)
+        path = db.DatabaseFile(app.engine).path
+        missing = os.path.isdir(os.path.dirname(path)) and not os.path.exists(path)
+        if missing and self.ctx.info_name not in WITHOUT_A_FILE:
+            raise SchemaError(
+                f"there is no database file {path}: correct the path, or run `msgworker init-db`, "
+                "which makes it"
+            )
+        return app
 
 
 def _import(name: str, ref: str) -> ModuleType:
@@ -166,122 +161,131 @@ def _place(error: BaseException) -> str:
     return f" ({os.path.basename(theirs[-1].filename)} line {theirs[-1].lineno})"
 
 
-def _opened(ctx: click.Context, app: App) -> App:
-    call_of(ctx).engine = app.engine
-    ctx.call_on_close(app.engine.dispose)
-    path = db.DatabaseFile(app.engine).path
-    missing = os.path.isdir(os.path.dirname(path)) and not os.path.exists(path)
-    if missing and ctx.info_name not in WITHOUT_A_FILE:
-        raise SchemaError(
-            f"there is no database file {path}: correct the path, or run `msgworker init-db`, "
-            "which makes it"
-        )
-    return app
-
-
-# --- Options that several commands share, and how they become the configuration.
+# --- Options that several commands share.
 #
 # Every option that is a setting is read as text and checked by `config.Setting`, so that a flag, a
 # variable and a line in a file have the same meaning and the same errors.
 
-CONFIG_FILE = "config_file"
+
+def keep_given(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    """Callback of the options that are repeated in the commands that this call proposes."""
+    if value is not None and isinstance(ctx.obj, Invocation):
+        ctx.obj.given[str(param.name)] = _masked(str(param.name), value)
+    return value
 
 
-def setting(name: str, *, metavar: str | None = None, help: str | None = None) -> Callable[[F], F]:
-    """An option for a setting; None if it is not given."""
+def _masked(name: str, value: str) -> str:
+    """The value of an option without passwords; one that was masked so is refused when it is
+    read."""
+    if name == "locks":
+        from msgworker.coordination.centres import masked_centre
+
+        return masked_centre(value)
+    if name != "url":
+        return value
+    try:
+        masked = db.masked(sa.make_url(value))
+    except (sa.exc.ArgumentError, ValueError):
+        return db.MASK
+    return masked if db.MASK in masked else value
+
+
+def options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Several options as one decorator, shown in this order."""
+
+    def decorate(fn: Any) -> Any:
+        for decorator in reversed(decorators):
+            fn = decorator(fn)
+        return fn
+
+    return decorate
+
+
+def flags(*names: str) -> Callable[[Any], Any]:
+    """Options for settings; None if one is not given."""
+    return options(*map(_flag, names))
+
+
+def _flag(name: str) -> Callable[[Any], Any]:
     spec = SETTINGS[name]
     shown = {"seconds": "TIME", "whole": "N", "where": "JSON", "choice": "|".join(spec.choices)}
-    text = help or spec.about
     return click.option(
         flag_of(name),
         name,
         multiple=spec.kind == "texts",
         callback=keep_given if name in TARGET else None,
-        metavar=metavar or shown.get(spec.kind, "TEXT"),
-        help=text[0].upper() + text[1:] + ("" if text.endswith(".") else "."),
+        metavar=shown.get(spec.kind, "TEXT"),
+        help=f"{spec.about[0].upper()}{spec.about[1:]}.",
     )
 
 
-def flags(*names: str) -> Callable[[F], F]:
-    """Several setting options, shown in this order."""
-
-    def add(fn: F) -> F:
-        for name in reversed(names):
-            fn = setting(name)(fn)
-        return fn
-
-    return add
+def limited(count: int) -> Callable[[Any], Any]:
+    """--limit, of lists that show so many if it is not given."""
+    text = f"At most so many, {count} if not given."
+    return click.option("--limit", metavar="N", type=int, default=count, help=text)
 
 
-def common(fn: F) -> F:
-    """The options of every command: --config, the log, --debug."""
-    fn = flags("log_level", "log_format")(debug_option(fn))
-    return click.option(
-        "--config",
-        CONFIG_FILE,
-        metavar="FILE",
-        callback=keep_given,
-        help="Read this file instead of ./msgworker.toml.",
-    )(fn)
+def common(fn: Callable[..., Any]) -> Any:
+    """The options of every command: --config, the log, --debug. It is called with its `Call`, and
+    with the options of its own."""
+
+    @click.pass_context
+    @functools.wraps(fn)
+    def command(ctx: click.Context, /, **given: Any) -> Any:
+        call = Call(ctx, given)
+        return fn(call, **call.own)
+
+    text = "Read this file instead of ./msgworker.toml."
+    config = click.option("--config", CONFIG_FILE, metavar="FILE", callback=keep_given, help=text)
+    return options(config, flags("log_level", "log_format"), debug_option)(command)
 
 
-def as_json(fn: F) -> F:
-    """--json."""
-    return click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")(fn)
-
-
-def by_whom(fn: F) -> F:
-    """--actor and --reason."""
-    fn = click.option("--actor", metavar="TEXT", help="Who does it; default: user and host.")(fn)
-    return click.option("--reason", metavar="TEXT", help="Why, for the audit.")(fn)
-
-
-def audited(fn: F) -> F:
-    """The options of every write: those of `by_whom`, --dry-run."""
-    text = "Print what it would change; change nothing."
-    return click.option("--dry-run", is_flag=True, help=text)(by_whom(fn))
-
-
-def writes(fn: F) -> F:
-    """The options of a write on messages: those of `audited`, --yes."""
-    text = "Do not ask before more than one is changed."
-    return click.option("--yes", is_flag=True, help=text)(audited(fn))
-
-
-def said(given: dict[str, Any]) -> dict[str, Any]:
-    """Takes the options of `by_whom`, `audited` or `writes` out of `given`."""
-    names = ("actor", "reason", "dry_run", "yes")
-    return {name: given.pop(name) for name in names if name in given}
-
-
-def on_table(fn: Callable[..., Any]) -> Any:
-    """What every command on a message table takes: its options, --json, and the context."""
-    return target(as_json(common(click.pass_context(fn))))
-
-
-def filters(fn: F) -> F:
-    """Filters of messages."""
-    for option in (
-        click.option("--job", type=int, metavar="ID", help="Only this job."),
-        click.option(
-            "--since", metavar="TIME", help="Created in the last 2h, or since 2026-11-21T08:00Z."
-        ),
-        click.option("--error", metavar="TEXT", help="The last error holds this text."),
-        click.option("--object-id", metavar="TEXT", help="Only this object."),
-        click.option("--topic", metavar="TEXT", help="Only this topic."),
-        click.option("--status", metavar="WORD", help=f"One of {', '.join(State)}."),
-    ):
-        fn = option(fn)
-    return fn
-
-
+app_option = click.option(
+    "--app",
+    "app_ref",
+    metavar=METAVAR,
+    callback=keep_given,
+    help="The App; may also be given as an argument.",
+)
+"""See also `group.app_as_option`."""
+target = options(app_option, flags(*FLAGS))
+"""Which message table."""
+as_json = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
+on_table = options(target, as_json, common)
+"""Of every command on a message table."""
+by_whom = options(
+    click.option("--reason", metavar="TEXT", help="Why, for the audit."),
+    click.option("--actor", metavar="TEXT", help="Who does it; default: user and host."),
+)
+audited = options(
+    click.option("--dry-run", is_flag=True, help="Print what it would change; change nothing."),
+    by_whom,
+)
+"""Of every write."""
+writes = options(
+    click.option("--yes", is_flag=True, help="Do not ask before more than one is changed."),
+    audited,
+)
+"""Of a write on messages."""
+filters = options(
+    click.option("--status", metavar="WORD", help=f"One of {', '.join(State)}."),
+    click.option("--topic", metavar="TEXT", help="Only this topic."),
+    click.option("--object-id", metavar="TEXT", help="Only this object."),
+    click.option("--error", metavar="TEXT", help="The last error holds this text."),
+    click.option(
+        "--since", metavar="TIME", help="Created in the last 2h, or since 2026-11-21T08:00Z."
+    ),
+    click.option("--job", type=int, metavar="ID", help="Only this job."),
+)
 UNACKNOWLEDGED = "dead_unacknowledged"
-
-
-def unacknowledged(fn: F) -> F:
-    """--dead-unacknowledged, of every command that takes dead messages."""
-    text = "Only dead ones that are not acknowledged, discarded or cancelled."
-    return click.option("--dead-unacknowledged", is_flag=True, help=text)(fn)
+unacknowledged = click.option(
+    "--dead-unacknowledged",
+    is_flag=True,
+    help="Only dead ones that are not acknowledged, discarded or cancelled.",
+)
+of_group = click.option(
+    "--group", "fingerprint", metavar="HEX", help="Only this group of failures."
+)
 
 
 def asks_for_dead(given: dict[str, Any], *, dead: bool = False) -> None:
@@ -294,42 +298,6 @@ def asks_for_dead(given: dict[str, Any], *, dead: bool = False) -> None:
     if dead or only:
         given["status"] = "dead"
     given["acknowledged"] = False if only else None
-
-
-def of_group(fn: F) -> F:
-    """--group, a group of `failures`."""
-    text = "Only this group of failures."
-    return click.option("--group", "fingerprint", metavar="HEX", help=text)(fn)
-
-
-def limited(count: int) -> Callable[[F], F]:
-    """--limit, of lists that show so many if it is not given."""
-    text = f"At most so many, {count} if not given."
-    return click.option("--limit", metavar="N", type=int, default=count, help=text)
-
-
-def configure(
-    ctx: click.Context, given: dict[str, Any], *, level: str = "warning"
-) -> Configuration:
-    """The configuration of this call; starts the log. `given`: all options of the command.
-
-    Removes the settings from `given`, so that the command's own options are left.
-    level: the default log level.
-    """
-    file = given.pop(CONFIG_FILE, None)
-    chosen = {name: given.pop(name) for name in list(given) if name in SETTINGS}
-    conf = load({name: v if v != () else None for name, v in chosen.items()}, file=file)
-    call = call_of(ctx)
-    ctx.with_resource(
-        logs.logging_to_stderr(
-            level=conf["log_level"] or level,
-            form=conf["log_format"],
-            secrets=call.secrets,
-            tracebacks=call.debug,
-            proposes=call.proposes,
-        )
-    )
-    return conf
 
 
 def message_id(text: str) -> int:

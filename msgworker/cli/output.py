@@ -8,8 +8,8 @@ import re
 import shutil
 import sys
 import unicodedata
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -300,66 +300,89 @@ STYLES = {
 
 
 GAP = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a listing. share: 0 = never truncated; else its part of the remaining width."""
-
-    title: str
-    align: Literal["left", "right"] = "left"
-    share: int = 0
-    least: int = 8
-
-
+INDENT = "    "
 NARROW = 110
 """A terminal with fewer columns shows long texts under their rows."""
 
 
-def print_with_text(
-    columns: Sequence[Column], rows: Sequence[Sequence[Any]], *, whole: bool = False
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a listing. of: its cell, a field of a row or a function of it. share: 0 = never
+    truncated; else its part of the remaining width."""
+
+    title: str
+    of: str | Callable[[Any], Any]
+    align: Literal["left", "right"] = "left"
+    share: int = 0
+    least: int = 8
+
+    def cell(self, row: Any) -> str:
+        return safe(getattr(row, self.of) if isinstance(self.of, str) else self.of(row))
+
+
+def print_table(columns: Sequence[Column], rows: Sequence[Any]) -> None:
+    """Aligned columns on stdout: truncated to the width of a terminal, never in a pipe."""
+    _print_cells(columns, _cells(columns, rows))
+
+
+def print_list(
+    rows: Sequence[Any],
+    columns: Sequence[Column],
+    *,
+    as_json: bool,
+    nothing: str,
+    as_dict: Callable[[Any], Any] = asdict,
+    table: Callable[[Sequence[Column], Sequence[Any]], None] = print_table,
 ) -> None:
+    """A whole list: as JSON, or as a table. nothing: the text if it is empty."""
+    if as_json:
+        print_json([as_dict(row) for row in rows])
+    elif not rows:
+        click.echo(nothing)
+    else:
+        table(columns, rows)
+
+
+def print_with_text(columns: Sequence[Column], rows: Sequence[Any], *, whole: bool = False) -> None:
     """A table whose last column is a text: on a narrow terminal it is printed below its row.
 
     whole: nothing is truncated; what does not fit is printed below its row in several lines.
     """
-    cells = [[safe(value) for value in row] for row in rows]
-    natural = _natural(columns, cells)
-    narrow = to_terminal() and terminal_width() < NARROW
-    if whole and to_terminal():
-        narrow = sum(natural) + GAP * (len(columns) - 1) > terminal_width()
-    if not narrow:
-        print_table(columns, rows)
+    cells, width = _cells(columns, rows), terminal_width()
+    natural, beside = _natural(columns, cells), len(columns) - 1
+    fits = sum(natural) + GAP * beside <= width if whole else width >= NARROW
+    if fits or not to_terminal():
+        _print_cells(columns, cells)
         return
-    width, indent = terminal_width(), "    "
-    beside = len(columns) - 1
     if whole:
         while beside > 1 and sum(natural[:beside]) + beside - 1 > width:
             beside -= 1
-        below = [
-            "\n".join(
-                line
-                for text in row[beside:]
-                for line in wrapped(text, width, first=indent, rest=indent)
-            )
-            for row in cells
-        ]
+        below = [_below(row[beside:], width) for row in cells]
     else:
-        below = [_cut(f"{indent}{row[-1]}".rstrip(), width) for row in cells]
-    print_table(columns[:beside], [row[:beside] for row in cells], below=below)
+        below = [_cut(f"{INDENT}{row[-1]}".rstrip(), width) for row in cells]
+    _print_cells(columns[:beside], [row[:beside] for row in cells], below)
 
 
-def print_with_name(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> None:
+def print_with_name(columns: Sequence[Column], rows: Sequence[Any]) -> None:
     """A table whose first column is a name to be copied: never truncated. On a
     terminal that is too narrow it is printed below its row."""
-    cells = [[safe(value) for value in row] for row in rows]
-    room = terminal_width() - (len(columns) - 1)
+    cells, width = _cells(columns, rows), terminal_width()
+    room = width - (len(columns) - 1)
     if not to_terminal() or sum(fitted(columns, _natural(columns, cells), room)) <= room:
-        print_table(columns, rows)
-        return
-    width, indent = terminal_width(), "    "
-    below = ["\n".join(wrapped(row[0], width, first=indent, rest=indent)) for row in cells]
-    print_table(columns[1:], [row[1:] for row in cells], below=below)
+        _print_cells(columns, cells)
+    else:
+        below = [_below(row[:1], width) for row in cells]
+        _print_cells(columns[1:], [row[1:] for row in cells], below)
+
+
+def _cells(columns: Sequence[Column], rows: Sequence[Any]) -> list[list[str]]:
+    return [[column.cell(row) for column in columns] for row in rows]
+
+
+def _below(cells: Sequence[str], width: int) -> str:
+    """Cells in lines of their own."""
+    lines = (wrapped(text, width, first=INDENT, rest=INDENT) for text in cells)
+    return "\n".join(line for of_cell in lines for line in of_cell)
 
 
 def _natural(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> list[int]:
@@ -370,14 +393,10 @@ def _natural(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> list[
     ]
 
 
-def print_table(
-    columns: Sequence[Column], rows: Iterable[Sequence[Any]], *, below: Sequence[str] = ()
+def _print_cells(
+    columns: Sequence[Column], cells: Sequence[Sequence[str]], below: Sequence[str] = ()
 ) -> None:
-    """Aligned columns on stdout: truncated to the width of a terminal, never in a pipe.
-
-    below: lines to print under each row, already safe and short enough.
-    """
-    cells = [[safe(value) for value in row] for row in rows]
+    """below: lines to print under each row, already safe and short enough."""
     natural = _natural(columns, cells)
     room = terminal_width() if to_terminal() else None
     gap, widths = GAP, natural

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -15,14 +15,14 @@ from msgworker import App
 from msgworker.cli.logs import screen
 from msgworker.cli.options import (
     UNACKNOWLEDGED,
+    Call,
     as_json,
     asks_for_dead,
     common,
     filters,
     message_id,
     of_group,
-    open_app,
-    said,
+    options,
     target,
     unacknowledged,
     writes,
@@ -45,30 +45,17 @@ from msgworker.ops.queries import MAX_GROUPS
 
 # --- Shared parts of the commands that write: options, confirmation, progress, output.
 
-F = TypeVar("F", bound=Callable[..., Any])
 EXAMPLES = 10
 """Skipped messages that are named."""
 FILTERS = ("status", "topic", "object_id", "error", "since", "fingerprint", "job", "acknowledged")
-
-
-def long_work(fn: F) -> F:
-    """The options of long-running writes."""
-    fn = click.option(
+long_work = options(
+    click.option("--rate", metavar="N", help="At most so many a second: 50, or 50/s."),
+    click.option("--resume", hidden=True),  # its name until 0.1; goes in 1.0
+    click.option(
         "--operation", metavar="N", help="Continue the interrupted operation of this number."
-    )(fn)
-    fn = click.option("--resume", hidden=True)(fn)  # its name until 0.1; goes in 1.0
-    return click.option("--rate", metavar="N", help="At most so many a second: 50, or 50/s.")(fn)
-
-
-def chooses(fn: F) -> F:
-    """Ids, or the filters of `list`, or a group."""
-    for option in (
-        of_group,
-        filters,
-        click.argument("ids", nargs=-1, metavar="ID..."),
-    ):
-        fn = option(fn)
-    return fn
+    ),
+)
+chooses = options(click.argument("ids", nargs=-1, metavar="ID..."), filters, of_group)
 
 
 def choice_of(given: dict[str, Any]) -> dict[str, Any]:
@@ -299,38 +286,22 @@ def as_json_of(done: Repaired, word: str) -> dict[str, Any]:
 
 def changes(kind: str, *more: Callable[[Any], Any]) -> Callable[[Any], click.Command]:
     """A command that writes on messages, by id or by filter; more: options of its own."""
-
-    def decorate(fn: Any) -> click.Command:
-        command: Any = click.pass_context(fn)
-        for option in (common, as_json, target, writes, long_work, *reversed(more), chooses):
-            command = option(command)
-        return click.command(kind)(command)
-
-    return decorate
+    return options(click.command(kind), chooses, *more, long_work, writes, target, as_json, common)
 
 
 def change(
-    ctx: click.Context,
-    kind: str,
-    word: str,
-    question: str,
-    *,
-    as_json: bool,
-    given: dict[str, Any],
-    **options: Any,
+    call: Call, kind: str, word: str, question: str, given: dict[str, Any], **more: Any
 ) -> int:
-    """Count, ask for confirmation, change, print. word: "discarded". options: of the ops call."""
+    """Count, ask for confirmation, change, print. word: "discarded". more: of the ops call."""
     chosen = choice_of(given)
-    how = said(given)
-    begins = kind != "rerun" and not how["dry_run"] and chosen["operation"] is None
-    if begins and not (how["reason"] or "").strip():
-        raise Usage("--reason is required; it is kept in the audit")
-    app = open_app(ctx, given)
+    if kind != "rerun" and chosen["operation"] is None:
+        call.need_reason()
+    app = call.app
     write = getattr(app.ops, kind)
-    done = carry_out(app, write, question=question, **options, **how, **chosen)
+    done = carry_out(app, write, question=question, **more, **call.how, **chosen)
     named = len(chosen["ids"] or ())
     why = partial(nothing_of, app, chosen)
-    return print_result(done, word=word, verb=kind, json=as_json, named=named, nothing=why)
+    return print_result(done, word=word, verb=kind, json=call.as_json, named=named, nothing=why)
 
 
 @changes(
@@ -347,7 +318,7 @@ def change(
         "--also-done", is_flag=True, help="With --with-successors: also done ones behind them."
     ),
 )
-def rerun(ctx: click.Context, /, dead: bool, as_json: bool, **given: Any) -> int:
+def rerun(call: Call, dead: bool, **given: Any) -> int:
     """Try failed and dead messages again, with their tries set to 0.
 
     By id, or by filter: dead ones, if no --status is given. New and running messages are skipped.
@@ -357,17 +328,17 @@ def rerun(ctx: click.Context, /, dead: bool, as_json: bool, **given: Any) -> int
     """
     asks_for_dead(given, dead=dead)
     order = {name: given.pop(name) for name in ("force", "with_successors", "also_done")}
-    return change(ctx, "rerun", "rerun", "Set {} to new?", as_json=as_json, given=given, **order)
+    return change(call, "rerun", "rerun", "Set {} to new?", given, **order)
 
 
 @changes("discard")
-def discard(ctx: click.Context, /, as_json: bool, **given: Any) -> int:
+def discard(call: Call, **given: Any) -> int:
     """Make messages dead, with the --reason as their last error; their object continues.
 
     By id, or by filter: unfinished ones, if no --status is given. Running ones are skipped:
     see `release`. A discarded message can be rerun by its id.
     """
-    return change(ctx, "discard", "discarded", "Discard {}?", as_json=as_json, given=given)
+    return change(call, "discard", "discarded", "Discard {}?", given)
 
 
 @changes(
@@ -375,7 +346,7 @@ def discard(ctx: click.Context, /, as_json: bool, **given: Any) -> int:
     click.option("--dead", is_flag=True, help="All dead messages: --status dead."),
     unacknowledged,
 )
-def acknowledge(ctx: click.Context, /, dead: bool, as_json: bool, **given: Any) -> int:
+def acknowledge(call: Call, dead: bool, **given: Any) -> int:
     """Say that dead messages are known, with a --reason: they stay dead, and call for help no more.
 
     By id, or by filter. They leave failures, the alerts and the numbers of the dashboard, as
@@ -383,16 +354,15 @@ def acknowledge(ctx: click.Context, /, dead: bool, as_json: bool, **given: Any) 
     hold up, an object or a job, stays so until they are rerun or discarded.
     """
     asks_for_dead(given, dead=dead)
-    question = "Acknowledge {}?"
-    return change(ctx, "acknowledge", "acknowledged", question, as_json=as_json, given=given)
+    return change(call, "acknowledge", "acknowledged", "Acknowledge {}?", given)
 
 
 @changes("cancel")
-def cancel(ctx: click.Context, /, as_json: bool, **given: Any) -> int:
+def cancel(call: Call, **given: Any) -> int:
     """Cancel messages: dead, with the --reason as their last error; their object continues.
 
     By id, or by filter: new, failed and running ones, if no --status is given. For a running one a
     request is recorded, which its instance sees within a heartbeat: its handler sees ctx.cancelled,
     and the message is dead when the handler raises or returns.
     """
-    return change(ctx, "cancel", "cancelled", "Cancel {}?", as_json=as_json, given=given)
+    return change(call, "cancel", "cancelled", "Cancel {}?", given)

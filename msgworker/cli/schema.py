@@ -8,24 +8,8 @@ from typing import Any
 import click
 
 from msgworker.app import table_from
-from msgworker.cli.options import (
-    app_option,
-    app_ref_of,
-    common,
-    configure,
-    flags,
-    import_app,
-    on_table,
-    open_app,
-)
-from msgworker.cli.output import (
-    Usage,
-    note,
-    print_json,
-    print_text,
-    safe,
-    visible,
-)
+from msgworker.cli.options import Call, app_option, common, flags, on_table
+from msgworker.cli.output import Usage, note, print_json, print_text, safe, visible
 from msgworker.counted import plural
 from msgworker.db import DATABASES, MOST_PARTITIONS, NAMES, masked, of
 from msgworker.doctor import Finding, Severity
@@ -39,15 +23,15 @@ from msgworker.table import NEWEST
 
 @click.command("init-db")
 @on_table
-def init_db(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
+def init_db(call: Call) -> None:
     """Create missing tables and indexes.
 
     Safe to run again, and from several hosts at once. An existing table only gets
     indexes (on MariaDB and MySQL also the hidden generated columns that they use).
     """
-    app = open_app(ctx, given)
+    app = call.app
     made = app.create_schema()
-    if as_json:
+    if call.as_json:
         print_json({"table": app.table.name, "created": made})
         return
     for name in made:
@@ -69,14 +53,11 @@ def init_db(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
 @app_option
 @flags("table", "where", "on_dead", "max_tries")
 @common
-@click.pass_context
-def ddl(ctx: click.Context, /, dialect: str, partitions: int | None, **given: Any) -> None:
+def ddl(call: Call, dialect: str, partitions: int | None) -> None:
     """Print the script that creates the schema, for a DBA. Connects to nothing."""
     if partitions and (why := DATABASES[dialect].unpartitioned):
         raise Usage(f"--partitions is for PostgreSQL: {why}")
-    ref = app_ref_of(given)
-    conf = configure(ctx, given)
-    table = table_from(conf) if ref is None else import_app(ref, ctx).table
+    table = table_from(call.conf) if call.app_ref is None else call.app.table
     click.echo(apply.ddl(table, dialect, partitions or 0), nl=False)
 
 
@@ -95,22 +76,13 @@ LEFT = "the message table is yours: these are run with --message-table, or by it
     help="Also make the indexes of a message table with a name of its own.",
 )
 @on_table
-def db(
-    ctx: click.Context,
-    /,
-    action: str,
-    dry_run: bool,
-    sql: bool,
-    message_table: bool,
-    as_json: bool,
-    **given: Any,
-) -> int:
+def db(call: Call, action: str, sql: bool, message_table: bool) -> int:
     """Upgrade the tables of an earlier version while instances work, or show their version.
 
     Safe to run again, also after a crash, and from several hosts at once.
     """
-    app = open_app(ctx, given)
-    look = dry_run or sql or action == "version"
+    app, as_json = call.app, call.as_json
+    look = call.how["dry_run"] or sql or action == "version"
     made: list[Step] = []
 
     def on_step(step: Step) -> None:
@@ -188,17 +160,15 @@ COLOURS = {Severity.NEEDED: "red", Severity.ADVISED: "yellow", Severity.FINE: "g
 @click.option("--advised", is_flag=True, help="With --sql: also those that are advised.")
 @click.option("--plan", is_flag=True, help="Show the plan of the claim's query in full.")
 @on_table
-def doctor(
-    ctx: click.Context, /, as_json: bool, sql: bool, advised: bool, plan: bool, **given: Any
-) -> int:
+def doctor(call: Call, sql: bool, advised: bool, plan: bool) -> int:
     """Compare the live table, indexes, rights and server with what is needed; change nothing."""
     if advised and not sql:
         raise Usage("--advised says what --sql prints: give both")
-    app = open_app(ctx, given)
+    app = call.app
     found = app.ops.doctor()
     needed = [one for one in found if one.severity is Severity.NEEDED]
     code = SchemaError.exit_code if needed else 0
-    if as_json:
+    if call.as_json:
         findings = [asdict(one) | {"mend": one.fix} for one in found]  # its name until 1.0
         print_json({"findings": findings, "exit_code": code})
         return code

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from msgworker import App
 from msgworker import payload as payloads
-from msgworker.cli.options import by_whom, message_id, on_table, open_app, said, writes
+from msgworker.cli.options import Call, by_whom, message_id, on_table, writes
 from msgworker.cli.output import NOTHING_MATCHED, Usage, note, print_json
 from msgworker.cli.rerun import as_json_of, aside, ask
 from msgworker.cli.show import print_changes
@@ -22,8 +22,7 @@ from msgworker.counted import plural
 from msgworker.db import Trouble, trouble
 from msgworker.errors import PayloadError, SchemaError
 from msgworker.logs import logger
-from msgworker.message import ON_DUPLICATE, UNIQUE, OnDuplicate, State, Uniqueness
-from msgworker.producing import AllSendOptions
+from msgworker.message import ON_DUPLICATE, UNIQUE, State
 
 MAX_BYTES = 64_000_000
 log = logger("msgworker.cli")
@@ -36,54 +35,39 @@ log = logger("msgworker.cli")
 @click.option("--delay", metavar="TIME", help="Not before this time has passed: 30, 30s, 5m.")
 @click.option("--priority", type=int, metavar="N", help="0 to 32767; higher first; none: 0.")
 @click.option("--unique-key", metavar="TEXT", help="Only one message holds a key at a time.")
-@click.option("--unique", type=click.Choice(UNIQUE), help="Until it has ended, or is purged.")
-@click.option("--on-duplicate", type=click.Choice(ON_DUPLICATE), help="If the key is taken.")
+@click.option(
+    "--unique",
+    type=click.Choice(UNIQUE),
+    default="open",
+    help="Until it has ended, or is purged.",
+)
+@click.option(
+    "--on-duplicate",
+    type=click.Choice(ON_DUPLICATE),
+    default="skip",
+    help="If the key is taken.",
+)
 @click.option("--job", type=int, metavar="ID", help="The job that it belongs to, which is open.")
 @by_whom
 @on_table
-def send(
-    ctx: click.Context,
-    /,
-    topic: str,
-    object_id: str | None,
-    payload: str | None,
-    delay: str | None,
-    priority: int | None,
-    unique_key: str | None,
-    unique: Uniqueness | None,
-    on_duplicate: OnDuplicate | None,
-    job: int | None,
-    as_json: bool,
-    **given: Any,
-) -> None:
+def send(call: Call, topic: str, payload: str | None, delay: str | None, **options: Any) -> None:
     """Send one message; print its id."""
-    with_handlers = given["app_ref"] is not None
-    by = said(given)
-    app = open_app(ctx, given)
+    app = call.app
     value = None if payload is None else _decoded(payload)
-    wait = None if delay is None else seconds("--delay", delay)
-    if with_handlers and app.topics is not None and topic not in app.topics:
+    options["delay"] = None if delay is None else seconds("--delay", delay)
+    if call.app_ref is not None and app.topics is not None and topic not in app.topics:
         log.warning("no handler here takes topic %s", topic)
     app.tables  # noqa: B018 - raises SchemaError before a transaction is open
-    options: AllSendOptions = {
-        "object_id": object_id,
-        "delay": wait,
-        "priority": priority,
-        "unique_key": unique_key,
-        "unique": unique or "open",
-        "on_duplicate": on_duplicate or "skip",
-        "job": job,
-    }
-    msg_id, op_id = sent(app, topic, value, by, options)
-    if as_json:
-        result = {"msg_id": msg_id, "topic": topic, "object_id": object_id}
+    msg_id, op_id = sent(app, topic, value, call.how, options)
+    if call.as_json:
+        result = {"msg_id": msg_id, "topic": topic, "object_id": options["object_id"]}
         print_json(result | {"operation": op_id})
     else:
         click.echo(msg_id)
 
 
 def sent(
-    app: App, topic: str, value: Any, by: dict[str, Any], options: AllSendOptions
+    app: App, topic: str, value: Any, by: dict[str, Any], options: dict[str, Any]
 ) -> tuple[Any, int | None]:
     """The ids of the message and of its operation; None if the audit is not there, or is not this
     login's, as of a producer that has no rights but to send."""
@@ -151,8 +135,7 @@ def _text(raw: bytes, place: str) -> str:
 @writes
 @on_table
 def edit(
-    ctx: click.Context,
-    /,
+    call: Call,
     msg_id: str,
     topic: str | None,
     payload: str | None,
@@ -160,22 +143,20 @@ def edit(
     priority: int | None,
     seen: str | None,
     again: bool,
-    force: bool,
-    with_successors: bool,
-    as_json: bool,
-    **given: Any,
+    **order: Any,
 ) -> int:
     """Correct a message that waits or is dead; it keeps its id and its place.
 
     Prints what changes. It is refused if the message runs, is done, or has changed since it was
     read. A dead message stays dead until it is rerun. A --reason is required, for the audit.
     """
-    how, number = said(given), message_id(msg_id)
-    dry_run, yes = how.pop("dry_run"), how.pop("yes")
-    if not dry_run and not (how["reason"] or "").strip():
-        raise Usage("--reason is required; it is kept in the audit")
-    if not again and (force or with_successors):
-        raise Usage(f"--{'force' if force else 'with-successors'} is for --rerun; give that too")
+    number = message_id(msg_id)
+    call.need_reason()
+    how = {name: call.how[name] for name in ("actor", "reason")}
+    dry_run = call.how["dry_run"]
+    if not again and any(order.values()):
+        flag = "force" if order["force"] else "with-successors"
+        raise Usage(f"--{flag} is for --rerun; give that too")
     wanted: dict[str, Any] = {"topic": topic, "priority": priority}
     if payload is not None:
         wanted["payload"] = _decoded(payload)
@@ -183,23 +164,22 @@ def edit(
         wanted["available_at"] = _instant(available_at)
     if payload is None and available_at is None and topic is None and priority is None:
         raise Usage("give what to edit: --topic, --payload, --available-at or --priority")
-    app = open_app(ctx, given)
+    app = call.app
     done = app.ops.edit(number, **wanted, seen=seen, dry_run=True)
     state = done.sample[0].status if done else None
     if again and state not in (None, State.DEAD):
         raise Usage(f"--rerun is for a dead message, and {number} is {state}: it has yet to run")
     if topic is not None and done:
         _warn_of(app, topic)
-    if not as_json:
+    if not call.as_json:
         print_changes(done.changes)
-    order: dict[str, Any] = {"force": force, "with_successors": with_successors}
     rerun = app.ops.rerun(number, **order, dry_run=True) if again and done else None
     if not dry_run and done:
         if rerun is not None:
-            ask(app, rerun, "Edit it, and set {} to new?", yes=yes)
+            ask(app, rerun, "Edit it, and set {} to new?", yes=call.how["yes"])
         done = app.ops.edit(number, **wanted, seen=done.seen, **how)
         rerun = app.ops.rerun(number, **order, **how) if again and done else None
-    if as_json:
+    if call.as_json:
         found = as_json_of(done, "edited")
         found.pop("sample", None)
         found |= {"changes": [asdict(one) for one in done.changes], "seen": done.seen}

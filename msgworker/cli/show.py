@@ -11,6 +11,7 @@ import click
 
 from msgworker import App
 from msgworker.cli.options import (
+    Call,
     asks_for_dead,
     filters,
     id_in_range,
@@ -18,7 +19,6 @@ from msgworker.cli.options import (
     message_id,
     of_group,
     on_table,
-    open_app,
     unacknowledged,
 )
 from msgworker.cli.output import (
@@ -79,15 +79,6 @@ def _named(numbers: list[int]) -> str:
     return f"tries {', '.join(map(str, others))} and {last}"
 
 
-ITEM_COLUMNS = (
-    Column("ITEM", share=2, least=12),
-    Column("STATE"),
-    Column("TRIES", "right"),
-    Column("ENDED", "right"),
-    Column("VALUE OR ERROR", share=4, least=16),
-)
-
-
 def print_items(info: MessageInfo) -> None:
     """The counts, and the listed items."""
     items = info.items
@@ -95,7 +86,7 @@ def print_items(info: MessageInfo) -> None:
     click.echo(f"items: {items_text(items, running=info.status is State.PROCESSING)}")
     if not items.listed:
         return
-    print_with_text(ITEM_COLUMNS, [_item_row(one) for one in items.listed], whole=True)
+    print_with_text(ITEM_COLUMNS, items.listed, whole=True)
     more = items.done + items.failed - len(items.listed)
     if more > 0:
         click.echo(f"  and {more:,}{'' if items.complete else '+'} more")
@@ -113,12 +104,19 @@ def items_text(items: Items, *, running: bool) -> str:
     return ", ".join(parts)
 
 
-def _item_row(one: ItemInfo) -> list[Any]:
-    text = one.error if one.error is not None else one.value
-    if text is not None and one.error is None and len(text) > VALUE_SHOWN:
-        text = f"{text[:VALUE_SHOWN]}... ({len(text):,} characters)"
-    ended = "-" if one.finished_at is None else ago(one.finished_at)
-    return [one.key, one.state, one.tries, ended, text]
+def _item_text(one: ItemInfo) -> str | None:
+    if one.error is not None or one.value is None or len(one.value) <= VALUE_SHOWN:
+        return one.value if one.error is None else one.error
+    return f"{one.value[:VALUE_SHOWN]}... ({len(one.value):,} characters)"
+
+
+ITEM_COLUMNS = (
+    Column("ITEM", "key", share=2, least=12),
+    Column("STATE", "state"),
+    Column("TRIES", "tries", "right"),
+    Column("ENDED", lambda one: None if one.finished_at is None else ago(one.finished_at), "right"),
+    Column("VALUE OR ERROR", _item_text, share=4, least=16),
+)
 
 
 def items_dict(items: Items | None) -> dict[str, Any] | None:
@@ -136,16 +134,12 @@ def items_dict(items: Items | None) -> dict[str, Any] | None:
 @limited(50)
 @click.option("--after", metavar="ID", type=int, help="After this id: the next page.")
 @on_table
-def list_(ctx: click.Context, /, as_json: bool, **given: Any) -> int:
+def list_(call: Call, after: int | None, since: str | None, **asked: Any) -> int:
     """List messages by filter, the oldest first."""
-    asks_for_dead(given)
-    names = ("status", "topic", "object_id", "error", "job", "acknowledged", "fingerprint", "limit")
-    asked = {name: given.pop(name) for name in names}
-    asked["after"] = id_in_range(given.pop("after"))
-    asked["since"] = instant_of(given.pop("since"))
-    app = open_app(ctx, given)
-    found: Found[MessageInfo] = app.ops.find(**asked)
-    if as_json:
+    asks_for_dead(asked)
+    asked |= {"after": id_in_range(after), "since": instant_of(since)}
+    found: Found[MessageInfo] = call.app.ops.find(**asked)
+    if call.as_json:
         page = {"messages": [as_dict(info) for info in found]}
         print_json(page | {"next_after": found.next_after, "complete": found.complete})
         return 0 if len(found) or not found.complete else NOTHING_MATCHED
@@ -153,7 +147,7 @@ def list_(ctx: click.Context, /, as_json: bool, **given: Any) -> int:
     if not found and found.complete:
         raise NothingMatched("no message matches")
     if found:
-        print_with_text(LIST_COLUMNS, [list_row(info, app) for info in found])
+        print_with_text(list_columns(call.app), found)
     if not found:
         note(f"no message matches so far; continue with: {more}")
     elif not found.complete:
@@ -163,22 +157,17 @@ def list_(ctx: click.Context, /, as_json: bool, **given: Any) -> int:
     return 0
 
 
-LIST_COLUMNS = (
-    Column("ID", "right"),
-    Column("STATUS"),
-    Column("TRIES", "right"),
-    Column("TOPIC", share=1),
-    Column("OBJECT", share=1),
-    Column("AGE", "right"),
-    Column("WHAT", share=2, least=12),
-)
-
-
-def list_row(info: MessageInfo, app: App) -> list[Any]:
+def list_columns(app: App) -> list[Column]:
     """One message in one line."""
-    tries = tries_of(info, app)
-    topic, whose = info.topic, info.object_id
-    return [info.msg_id, info.status, tries, topic, whose, age_of(info, app), what(info)]
+    return [
+        Column("ID", "msg_id", "right"),
+        Column("STATUS", "status"),
+        Column("TRIES", lambda info: tries_of(info, app), "right"),
+        Column("TOPIC", "topic", share=1),
+        Column("OBJECT", "object_id", share=1),
+        Column("AGE", lambda info: age_of(info, app), "right"),
+        Column("WHAT", what, share=2, least=12),
+    ]
 
 
 def age_of(info: MessageInfo, app: App) -> str:
@@ -244,18 +233,15 @@ PAYLOAD_SHOWN = 10_000
     "--items", metavar="N", type=int, default=20, help="How many items of a fan-out; default 20."
 )
 @on_table
-def show(
-    ctx: click.Context, /, msg_id: str, all_: bool, items: int, as_json: bool, **given: Any
-) -> None:
+def show(call: Call, msg_id: str, all_: bool, items: int) -> None:
     """Show a message with its payload, last error, failed tries and items."""
-    number = message_id(msg_id)
-    app = open_app(ctx, given)
+    number, app = message_id(msg_id), call.app
     info = app.ops.show(number, items=items)
     if info is None:
         raise NothingMatched(f"there is no message {number} in {app.table.name}")
     cut = info.payload is not None and len(info.payload) >= PAYLOAD_SHOWN
     audit = of_message(app, number)
-    if as_json:
+    if call.as_json:
         whole = asdict(info) | {"payload_cut": cut, "audit": [entry_dict(one) for one in audit]}
         print_json(whole | {"items": items_dict(info.items)})
         return
@@ -267,7 +253,7 @@ def show(
         print_block(info.last_error)
     if info.tries:
         click.echo("failed tries")
-        print_with_text(TRY_COLUMNS, [_try_row(one) for one in info.tries], whole=True)
+        print_with_text(TRY_COLUMNS, info.tries, whole=True)
         print_traces(info.tries, whole=all_)
     if info.items is not None:
         print_items(info)
@@ -281,25 +267,21 @@ def show(
         print_block(pretty(info.payload))
 
 
-TRY_COLUMNS = (
-    Column("NO", "right"),
-    Column("HOW"),
-    Column("ENDED", "right"),
-    Column("TOOK", "right"),
-    Column("INSTANCE", share=1, least=12),
-    Column("ERROR", share=4, least=16),
-)
-
-
-def _try_row(one: Try) -> list[Any]:
-    took = _took(one.ran_seconds)
-    return [one.number, one.kind, ago(one.ended_at), took, one.instance, one.error]
-
-
-def _took(seconds_: float | None) -> str:
-    if seconds_ is None or seconds_ < 0:
+def _took(one: Try) -> str:
+    seconds = one.ran_seconds
+    if seconds is None or seconds < 0:
         return "-"
-    return f"{seconds_:.3f} s" if seconds_ < 60 else age(seconds_)
+    return f"{seconds:.3f} s" if seconds < 60 else age(seconds)
+
+
+TRY_COLUMNS = (
+    Column("NO", "number", "right"),
+    Column("HOW", "kind"),
+    Column("ENDED", lambda one: ago(one.ended_at), "right"),
+    Column("TOOK", _took, "right"),
+    Column("INSTANCE", "instance", share=1, least=12),
+    Column("ERROR", "error", share=4, least=16),
+)
 
 
 def _lines(info: MessageInfo, app: App) -> list[tuple[str, str]]:
@@ -368,56 +350,44 @@ def _later(info: MessageInfo) -> str:
 
 # --- `audit`: what operators did, and the state before it.
 
-COLUMNS = (
-    Column("OPERATION", "right"),
-    Column("WHAT", share=1),
-    Column("CHANGED", "right"),
-    Column("SKIPPED", "right"),
-    Column("AGE", "right"),
-    Column("ACTOR", share=1),
-    Column("REASON", share=2),
-)
-
 
 @click.command("audit")
 @click.argument("msg_id", metavar="[ID]", required=False)
 @limited(50)
 @on_table
-def audit(
-    ctx: click.Context, /, msg_id: str | None, limit: int, as_json: bool, **given: Any
-) -> int:
+def audit(call: Call, msg_id: str | None, limit: int) -> int:
     """List what operators did, newest first: all operations, or those that changed message ID."""
     number = None if msg_id is None else message_id(msg_id)
-    app = open_app(ctx, given)
-    found = app.ops.audit(number, limit=limit)
-    if as_json:
+    found = call.app.ops.audit(number, limit=limit)
+    if call.as_json:
         print_json([entry_dict(entry) for entry in found])
         return 0 if found else NOTHING_MATCHED
     if not found:
         whose = "on this table" if number is None else f"to message {number}"
         raise NothingMatched(f"nothing was done {whose}")
-    if number is not None:
-        for entry in found:
-            print_text(line_of(entry), rest="    ")
-            print_changes(entry.changes, indent="    ")
+    if number is None:
+        print_with_text(AUDIT_COLUMNS, found)
         return 0
-    print_with_text(COLUMNS, [_row(entry) for entry in found])
+    for entry in found:
+        print_text(line_of(entry), rest="    ")
+        print_changes(entry.changes, indent="    ")
     return 0
 
 
-def _row(entry: AuditEntry) -> list[Any]:
+def _what_was_done(entry: AuditEntry) -> str:
     kind = entry.kind if entry.about is None else f"{entry.kind} {entry.about}"
-    if entry.finished_at is None:
-        kind += " (unfinished)"
-    counts = [f"{entry.changed:,}", f"{entry.skipped:,}"]
-    return [
-        entry.op_id,
-        kind,
-        *counts,
-        age(since(entry.started_at)),
-        entry.actor,
-        entry.reason or "",
-    ]
+    return kind if entry.finished_at is not None else f"{kind} (unfinished)"
+
+
+AUDIT_COLUMNS = (
+    Column("OPERATION", "op_id", "right"),
+    Column("WHAT", _what_was_done, share=1),
+    Column("CHANGED", lambda entry: f"{entry.changed:,}", "right"),
+    Column("SKIPPED", lambda entry: f"{entry.skipped:,}", "right"),
+    Column("AGE", lambda entry: age(since(entry.started_at)), "right"),
+    Column("ACTOR", "actor", share=1),
+    Column("REASON", lambda entry: entry.reason or "", share=2),
+)
 
 
 def line_of(entry: AuditEntry) -> str:

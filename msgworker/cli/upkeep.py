@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
 import click
 
 from msgworker import App
-from msgworker.cli.options import audited, on_table, open_app, said, writes
+from msgworker.cli.options import Call, audited, on_table, writes
 from msgworker.cli.output import (
     Column,
     NothingMatched,
@@ -17,8 +16,7 @@ from msgworker.cli.output import (
     age,
     command,
     note,
-    print_json,
-    print_table,
+    print_list,
     print_with_text,
     safe,
     since,
@@ -47,15 +45,12 @@ OF_NOBODY = (
 @writes
 @on_table
 def release(
-    ctx: click.Context,
-    /,
+    call: Call,
     instance: str | None,
     force: bool,
     nobody: bool,
     older_than: str | None,
     any_age: bool,
-    as_json: bool,
-    **given: Any,
 ) -> int:
     """Give back the messages of a dead instance, with a try counted, without waiting for recovery.
 
@@ -71,8 +66,8 @@ def release(
         raise Usage("--force is for an instance; --nobody needs no --force")
     if not nobody and (older_than is not None or any_age):
         raise Usage("--older-than and --any-age go with --nobody")
-    how, app = said(given), open_app(ctx, given)
-    if nobody:
+    app = call.app
+    if instance is None:
         done = carry_out(
             app,
             app.ops.release_nobody,
@@ -80,26 +75,27 @@ def release(
             always_ask=True,
             older_than=age_or_instant(older_than),
             any_age=any_age,
-            **how,
+            **call.how,
         )
-        if done.matched == 0:
-            raise NothingMatched("no message is at 1 without an owner, or none for so long")
-        return print_result(done, word="released", verb="release", json=as_json)
-    if force and not how["dry_run"]:
-        note("if it is alive, its messages are given back when its lease would have ended; wait")
-    assert instance is not None
-    done = carry_out(
-        app,
-        app.ops.release,
-        question="Take {} away from " + instance.replace("{", "{{").replace("}", "}}") + "?",
-        always_ask=force,
-        instance=instance,
-        force=force,
-        **how,
-    )
+        nothing = "no message is at 1 without an owner, or none for so long"
+    else:
+        if force and not call.how["dry_run"]:
+            note(
+                "if it is alive, its messages are given back when its lease would have ended; wait"
+            )
+        done = carry_out(
+            app,
+            app.ops.release,
+            question="Take {} away from " + instance.replace("{", "{{").replace("}", "}}") + "?",
+            always_ask=force,
+            instance=instance,
+            force=force,
+            **call.how,
+        )
+        nothing = "" if done.matched else _nothing_of(app, instance)
     if done.matched == 0:
-        raise NothingMatched(_nothing_of(app, instance))
-    return print_result(done, word="released", verb="release", json=as_json)
+        raise NothingMatched(nothing)
+    return print_result(done, word="released", verb="release", json=call.as_json)
 
 
 def _nothing_of(app: App, instance: str) -> str:
@@ -124,35 +120,25 @@ def _nothing_of(app: App, instance: str) -> str:
 @long_work
 @writes
 @on_table
-def purge(
-    ctx: click.Context,
-    /,
-    older_than: str | None,
-    topic: str | None,
-    dead: bool,
-    archive_to: str | None,
-    as_json: bool,
-    **given: Any,
-) -> int:
+def purge(call: Call, older_than: str | None, **given: Any) -> int:
     """Delete done messages that finished long ago, in short transactions."""
     operation, rate = operation_of(given), rate_of(given)
     if (older_than is None) == (operation is None):
         raise Usage("give --older-than, such as 30d, or --operation")
-    asked: dict[str, Any] = {"topic": topic, "dead": dead, "archive_to": archive_to}
-    if operation is not None and any(asked.values()):
+    if operation is not None and any(given.values()):
         raise Usage("--operation continues with the original selection; give no other one")
-    how, app = said(given), open_app(ctx, given)
+    archives, app = given["archive_to"] is not None, call.app
     done = carry_out(
         app,
         app.ops.purge,
-        question="Delete {} permanently?" if archive_to is None else "Move {} to the archive?",
+        question="Move {} to the archive?" if archives else "Delete {} permanently?",
         older_than=age_or_instant(older_than),
         operation=operation,
         rate=rate,
-        **how,
-        **asked,
+        **call.how,
+        **given,
     )
-    return print_result(done, word="purged", verb="purge", json=as_json)
+    return print_result(done, word="purged", verb="purge", json=call.as_json)
 
 
 def age_or_instant(text: str | None) -> float | datetime | None:
@@ -167,48 +153,43 @@ def age_or_instant(text: str | None) -> float | datetime | None:
 @click.argument("topic", required=False)
 @audited
 @on_table
-def pause(ctx: click.Context, /, topic: str | None, as_json: bool, **given: Any) -> None:
+def pause(call: Call, topic: str | None) -> None:
     """Stop handlers of TOPIC from starting; without TOPIC, list paused topics.
 
     Instances notice at their next heartbeat. Running handlers continue to their end.
     """
-    who = said(given)
-    app = open_app(ctx, given)
+    app = call.app
     if topic is None:
-        if any(who.values()):
+        if any(call.how.values()):
             raise Usage("give the TOPIC to pause")
-        _list(app, as_json)
+        nothing = "no topic is paused"
+        print_list(app.ops.pauses(), PAUSE_COLUMNS, as_json=call.as_json, nothing=nothing)
         return
-    done = app.ops.pause(topic, **who)
+    done = app.ops.pause(topic, **call.how)
     name, result = safe(topic), {"topic": topic, "paused": True}  # also if it was so before
-    print_act(done, as_json, result, f"paused {name}", f"topic {name} is paused already")
+    print_act(done, call.as_json, result, f"paused {name}", f"topic {name} is paused already")
     if app.topics is not None and topic not in app.topics and app.topics:
         note(f"no handler here takes topic {topic}")
+
+
+PAUSE_COLUMNS = (
+    Column("TOPIC", "topic", share=1),
+    Column("SINCE", lambda one: age(since(one.paused_at)), "right"),
+    Column("ACTOR", "actor", share=1),
+    Column("REASON", "reason", share=2),
+)
 
 
 @click.command("resume")
 @click.argument("topic")
 @audited
 @on_table
-def resume(ctx: click.Context, /, topic: str, as_json: bool, **given: Any) -> None:
+def resume(call: Call, topic: str) -> None:
     """Resume a paused TOPIC."""
-    who = said(given)
-    done = open_app(ctx, given).ops.resume(topic, **who)
+    done = call.app.ops.resume(topic, **call.how)
     if not done:
         raise NothingMatched(f"topic {topic} is not paused")
-    print_act(done, as_json, {"topic": topic, "resumed": True}, f"resumed {safe(topic)}")
-
-
-def _list(app: App, json: bool) -> None:
-    found = app.ops.pauses()
-    if json:
-        print_json([asdict(one) for one in found])
-    elif not found:
-        click.echo("no topic is paused")
-    else:
-        columns = [Column("TOPIC", share=1), Column("SINCE", "right"), Column("ACTOR", share=1)]
-        rows = [[p.topic, age(since(p.paused_at)), p.actor, p.reason] for p in found]
-        print_table([*columns, Column("REASON", share=2)], rows)
+    print_act(done, call.as_json, {"topic": topic, "resumed": True}, f"resumed {safe(topic)}")
 
 
 # --- `schedules`: list them, pause, resume, delete, and send the message of one now.
@@ -219,14 +200,6 @@ ACTIONS = {
     "run-now": ("run_now", "sent the message of", ""),
     "delete": ("delete_schedule", "deleted", ""),
 }
-COLUMNS = (
-    Column("SCHEDULE", share=1),
-    Column("SPEC", share=1),
-    Column("TOPIC", share=1),
-    Column("STATE", share=1),
-    Column("LAST"),
-    Column("NEXT TICKS (UTC)", share=2),
-)
 LATE_SECONDS = 60.0
 
 
@@ -235,25 +208,28 @@ LATE_SECONDS = 60.0
 @click.argument("name", metavar="[NAME]", required=False)
 @audited
 @on_table
-def schedules(
-    ctx: click.Context, /, action: str | None, name: str | None, as_json: bool, **given: Any
-) -> None:
+def schedules(call: Call, action: str | None, name: str | None) -> None:
     """List schedules with their next five ticks; or pause, resume, delete one, or send its message
     now."""
-    who = said(given)
     if action is not None and action not in ACTIONS:
         raise Usage(f"unknown action {action!r:.60}; {nearest(action, ACTIONS)}")
     if action is not None and name is None:
         raise Usage(f"name the schedule: {command(f'schedules {action} NAME')}")
-    if action is None and any(who.values()):
+    if action is None and any(call.how.values()):
         raise Usage(f"what is to be done? {', '.join(ACTIONS)}, and the name of a schedule")
-    app = open_app(ctx, given)
+    app = call.app
     if action is None or name is None:
-        _list_schedules(app.ops.schedules(), as_json)
+        print_list(
+            app.ops.schedules(),
+            SCHEDULE_COLUMNS,
+            as_json=call.as_json,
+            nothing="there is no schedule",
+            table=print_with_text,
+        )
         return
     method, word, already = ACTIONS[action]
     try:
-        done: Repaired = getattr(app.ops, method)(name, **who)
+        done: Repaired = getattr(app.ops, method)(name, **call.how)
     except ConfigError as error:
         if name in {one.name for one in app.ops.schedules() if one.stored}:
             raise
@@ -263,24 +239,11 @@ def schedules(
     sent = done.sample[0].msg_id if done.sample else None
     result = {"schedule": name, "action": action, "changed": int(done)}
     what, of = "" if sent is None else f": message {sent}", f"schedule {safe(name)}"
-    print_act(done, as_json, result, f"{word} {of}{what}", f"{of} {already}", msg_id=sent)
+    print_act(done, call.as_json, result, f"{word} {of}{what}", f"{of} {already}", msg_id=sent)
 
 
-def _list_schedules(found: list[ScheduleInfo], json: bool) -> None:
-    if json:
-        print_json([asdict(one) for one in found])
-    elif not found:
-        click.echo("there is no schedule")
-    else:
-        print_with_text(COLUMNS, [_row(one) for one in found])
-
-
-def _row(one: ScheduleInfo) -> list[Any]:
-    spec = one.spec if one.tz == "UTC" else f"{one.spec} ({one.tz})"
-    last = "-" if one.last_at is None else age(since(one.last_at))
-    ticks = [f"{tick:%Y-%m-%d %H:%M:%S}" for tick in one.next_times]
-    state = "; ".join(part for part in (_state(one), _overlap(one)) if part) or "-"
-    return [one.name, spec, one.topic, state, last, ", ".join(ticks)]
+def _spec(one: ScheduleInfo) -> str:
+    return one.spec if one.tz == "UTC" else f"{one.spec} ({one.tz})"
 
 
 def _overlap(one: ScheduleInfo) -> str:
@@ -292,8 +255,8 @@ def _overlap(one: ScheduleInfo) -> str:
     return f"overlap {one.overlap}: {said}" if said else f"overlap {one.overlap}"
 
 
-def _state(one: ScheduleInfo) -> str:
-    """In a few words, the gravest first."""
+def _problem(one: ScheduleInfo) -> str:
+    """What keeps it from firing, in a few words; the gravest."""
     if one.problem is not None:
         return one.problem
     if one.paused_at is not None:
@@ -304,3 +267,21 @@ def _state(one: ScheduleInfo) -> str:
     if one.late_seconds > LATE_SECONDS:
         return f"due for {age(one.late_seconds)}: no instance fires it"
     return "not declared here" if one.declared is False else ""
+
+
+def _state(one: ScheduleInfo) -> str:
+    return "; ".join(part for part in (_problem(one), _overlap(one)) if part) or "-"
+
+
+def _ticks(one: ScheduleInfo) -> str:
+    return ", ".join(f"{tick:%Y-%m-%d %H:%M:%S}" for tick in one.next_times)
+
+
+SCHEDULE_COLUMNS = (
+    Column("SCHEDULE", "name", share=1),
+    Column("SPEC", _spec, share=1),
+    Column("TOPIC", "topic", share=1),
+    Column("STATE", _state, share=1),
+    Column("LAST", lambda one: age(since(one.last_at))),
+    Column("NEXT TICKS (UTC)", _ticks, share=2),
+)

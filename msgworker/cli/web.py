@@ -10,20 +10,8 @@ import click
 
 from msgworker import App, db
 from msgworker.app import origins_of, settings_of
-from msgworker.cli.group import call_of
-from msgworker.cli.options import (
-    CONFIG_FILE,
-    FLAGS,
-    app_from,
-    app_option,
-    app_ref_of,
-    as_json,
-    common,
-    configure,
-    flags,
-    import_app,
-)
-from msgworker.cli.output import Column, Usage, print_json, print_table
+from msgworker.cli.options import Call, app_option, as_json, common, flags, target
+from msgworker.cli.output import Column, Usage, print_list
 from msgworker.config import SETTINGS, Configuration, load, setting_text
 from msgworker.coordination.centres import check_centre, masked_centre, secrets_of_centre
 from msgworker.errors import ConfigError
@@ -52,25 +40,22 @@ log = logger("msgworker.web")
     "web_label",
     "locks",
 )
-@app_option
-@flags(*FLAGS)
+@target
 @common
-@click.pass_context
-def web(ctx: click.Context, /, **given: Any) -> int:
+def web(call: Call) -> int:
     """Serve the dashboard and the JSON API until a signal arrives.
 
     By default it answers on this machine only, and changes nothing. Tokens come from
     --token-file or MSGWORKER_WEB_TOKEN, never from the command line.
     """
-    ref = app_ref_of(given)
-    conf = configure(ctx, given, level="info")
-    app = app_from(conf, ctx) if ref is None else import_app(ref, ctx, conf)
+    call.log_level = "info"
+    app, conf = call.app, call.conf
     from msgworker.web import need
 
     need("uvicorn")
     from msgworker.web import serving
 
-    dashboard = serving.dashboard_for(app, conf.values, os.environ, _values(ctx, app, ref, conf))
+    dashboard = serving.dashboard_for(app, conf.values, os.environ, _values(call))
     listener = serving.listening(conf["web_host"], conf["web_port"])
     place = serving.address(listener, conf["web_root_path"])
     log.info("the dashboard is at %s", place, extra={"event": Said.WEB_STARTED})
@@ -78,16 +63,15 @@ def web(ctx: click.Context, /, **given: Any) -> int:
     return 0
 
 
-def _values(
-    ctx: click.Context, app: App, ref: str | None, conf: Configuration
-) -> list[tuple[str, Any, str]]:
+def _values(call: Call) -> list[tuple[str, Any, str]]:
     """Each setting with its origin, as `config` lists it; an App that was imported has its own."""
-    own = {} if ref is None else settings_of(app)
-    origins = conf.origins | ({} if ref is None else origins_of(app, ref))
-    rows: list[tuple[str, Any, str]] = [("url", db.masked(app.engine.url), origins["url"])]
+    own, origins = {}, call.conf.origins
+    if call.app_ref is not None:
+        own, origins = settings_of(call.app), origins | origins_of(call.app, call.app_ref)
+    rows: list[tuple[str, Any, str]] = [("url", db.masked(call.app.engine.url), origins["url"])]
     for name in SETTINGS:
         if name != "url":
-            value = own[name] if name in own else display_value(conf, name, ctx)
+            value = own[name] if name in own else display_value(call, call.conf, name)
             rows.append((name, value, origins[name]))
     return rows
 
@@ -100,43 +84,42 @@ def _values(
 @flags(*(n for n, s in SETTINGS.items() if n != "columns" and s.group not in ("log", "web")))
 @as_json
 @common
-@click.pass_context
-def config(ctx: click.Context, /, app_ref: str | None, as_json: bool, **given: Any) -> None:
+def config(call: Call) -> None:
     """List every setting with its value and origin; with an App, the settings it was built with.
 
     Passwords are masked.
     """
-    file = given.get(CONFIG_FILE)
-    chosen = {name: v if v != () else None for name, v in given.items() if name in SETTINGS}
-    conf = configure(ctx, given)
+    conf = call.conf
     origins = conf.origins
-    if app_ref is not None:
-        app = import_app(app_ref, ctx)
-        conf = load(chosen, keywords=settings_of(app), keywords_from=app_ref, file=file)
-        origins = conf.origins | origins_of(app, app_ref)
-    rows = [(name, display_value(conf, name, ctx), origins[name]) for name in SETTINGS]
-    if as_json:
-        print_json([{"setting": n, "value": v, "origin": o} for n, v, o in rows])
-        return
-    columns = (
-        Column("SETTING"),
-        Column("VALUE", share=3, least=12),
-        Column("FROM", share=2, least=12),
-    )
-    print_table(columns, [(name, setting_text(value), origin) for name, value, origin in rows])
+    if call.app_ref is not None:
+        app, ref = call.imported, call.app_ref
+        conf = load(call.chosen, keywords=settings_of(app), keywords_from=ref, file=call.file)
+        origins = conf.origins | origins_of(app, ref)
+    rows = [
+        {"setting": name, "value": display_value(call, conf, name), "origin": origins[name]}
+        for name in SETTINGS
+    ]
+    print_list(rows, COLUMNS, as_json=call.as_json, nothing="", as_dict=dict)
 
 
-def display_value(conf: Configuration, name: str, ctx: click.Context) -> Any:
+COLUMNS = (
+    Column("SETTING", lambda row: row["setting"]),
+    Column("VALUE", lambda row: setting_text(row["value"]), share=3, least=12),
+    Column("FROM", lambda row: row["origin"], share=2, least=12),
+)
+
+
+def display_value(call: Call, conf: Configuration, name: str) -> Any:
     """A value for display."""
     if name == "locks":
-        call_of(ctx).secrets |= secrets_of_centre(conf.locks)
+        call.program.secrets |= secrets_of_centre(conf.locks)
         try:
             return masked_centre(check_centre(conf.locks))
         except ConfigError as error:
             raise ConfigError(f"locks ({conf.origins['locks']}): {error}") from None
     if name != "url" or conf[name] is None:
         return conf[name]
-    call_of(ctx).secrets |= db.secrets_of(conf.url)
+    call.program.secrets |= db.secrets_of(conf.url)
     try:
         return db.masked(db.parse_url(conf.url))
     except ConfigError as error:
@@ -152,12 +135,11 @@ HOST = "127.0.0.1"
 @click.option("--web", is_flag=True, help="Then show its table in the dashboard, until Ctrl-C.")
 @flags("web_port")
 @common
-@click.pass_context
-def demo(ctx: click.Context, /, web: bool, **given: Any) -> int:
+def demo(call: Call, web: bool) -> int:
     """Handle real purchases on embedded SQLite: several instances, failures, one killed process."""
-    if given["web_port"] is not None and not web:
+    if call.chosen["web_port"] is not None and not web:
         raise Usage("--port is the dashboard's: give --web too")
-    conf = configure(ctx, given)
+    conf = call.conf
     from msgworker.demo.run import run
 
     return with_dashboard(conf["web_port"]) if web else run()

@@ -6,30 +6,19 @@ import gc
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from msgworker import App, Report, Worker, db
 from msgworker.app import columns_of, settings_of, table_from
-from msgworker.cli.group import call_of
 from msgworker.cli.locks import check_scope, keep_secrets, scoped
 from msgworker.cli.logs import StatusLine
-from msgworker.cli.options import (
-    CONFIG_FILE,
-    app_option,
-    as_json,
-    common,
-    configure,
-    flags,
-    import_app,
-    message_id,
-    needed_app,
-)
+from msgworker.cli.options import Call, app_option, as_json, common, flags, message_id, options
 from msgworker.cli.output import Usage, print_json
 from msgworker.cli.processes import Fleet, Parent
 from msgworker.config import SETTINGS, Configuration, flag_of
@@ -111,7 +100,6 @@ def _with_table(app: App, source: Source) -> Source:
 
 # --- `run` and `drain`, in one process or several.
 
-F = TypeVar("F", bound=Callable[..., Any])
 TICK_SECONDS = 0.2
 METRICS_EVERY = 5
 OF_PARENT = ("processes", "metrics_port", "metrics_host", "metrics_file")
@@ -119,48 +107,32 @@ OF_PARENT = ("processes", "metrics_port", "metrics_host", "metrics_file")
 OF_SCOPE = ("scope", "locks")
 
 
-def working(fn: F) -> F:
-    """The options of `run` and `drain`."""
-    for option in (
-        click.option("--report-fd", type=int, hidden=True, help="Set by the parent process."),
-        click.option("--quiet", is_flag=True, help="No progress, and only warnings in the log."),
-        flags("threads", "processes", "topics", "time_limit", "grace"),
-        flags("scope", "locks"),
-        click.option(
-            "--report-metrics", is_flag=True, hidden=True, help="Set by the parent process."
-        ),
-        app_option,
-    ):
-        fn = option(fn)
-    return fn
+working = options(
+    app_option,
+    click.option("--report-metrics", is_flag=True, hidden=True, help="Set by the parent process."),
+    flags("scope", "locks"),
+    flags("threads", "processes", "topics", "time_limit", "grace"),
+    click.option("--quiet", is_flag=True, help="No progress, and only warnings in the log."),
+    click.option("--report-fd", type=int, hidden=True, help="Set by the parent process."),
+)
+"""The options of `run` and `drain`."""
 
 
 @click.command("run")
 @working
 @flags("metrics_port", "metrics_host")
 @common
-@click.pass_context
-def run(
-    ctx: click.Context,
-    /,
-    app_ref: str | None,
-    quiet: bool,
-    report_fd: int | None,
-    report_metrics: bool,
-    **given: Any,
-) -> int:
+def run(call: Call, quiet: bool, report_fd: int | None, report_metrics: bool) -> int:
     """Handle messages until a signal arrives.
 
     SIGTERM, SIGINT, SIGHUP and SIGQUIT stop in order: running handlers may end within --grace,
     messages that have not started are released. Another signal, 2 s later or more, stops at once;
     running messages are then recovered by another instance.
     """
-    ref, file = needed_app(ctx, app_ref), given.get(CONFIG_FILE)
-    parent = _parent(ctx, report_fd)
-    conf = configure(ctx, given, level="warning" if quiet else "info")
-    app = _checked_app(ctx, ref, conf)
+    parent = _parent(call, report_fd)
+    app, conf = _checked_app(call, quiet), call.conf
     if conf["processes"] > 1:
-        fleet = _fleet("run", ref, conf, ctx, file, quiet)
+        fleet = _fleet("run", call, quiet)
         with scraped(conf, app, fleet.metrics):
             return fleet.run()
     counting = counting_source(app, wanted=report_metrics or conf["metrics_port"] is not None)
@@ -177,17 +149,8 @@ def run(
 @click.option("--job", metavar="ID", help="Only the messages of this job.")
 @as_json
 @common
-@click.pass_context
 def drain(
-    ctx: click.Context,
-    /,
-    app_ref: str | None,
-    quiet: bool,
-    report_fd: int | None,
-    report_metrics: bool,
-    as_json: bool,
-    job: str | None,
-    **given: Any,
+    call: Call, quiet: bool, report_fd: int | None, report_metrics: bool, job: str | None
 ) -> int:
     """Handle messages until none is due now or soon; print what was done.
 
@@ -196,16 +159,14 @@ def drain(
     retry, for a limit, for others that are not of the job, or for the lease of a silent instance to
     end: run again.
     """
-    ref, file = needed_app(ctx, app_ref), given.get(CONFIG_FILE)
     if job is not None:
-        if given.get("scope") is not None:
+        if call.chosen["scope"] is not None:
             raise Usage("--job and --scope exclude each other")
-        given["scope"] = f"job:{message_id(job)}"
-    parent = _parent(ctx, report_fd, text=not as_json)
-    conf = configure(ctx, given, level="warning" if quiet else "info")
-    app = _checked_app(ctx, ref, conf)
+        call.chosen["scope"] = f"job:{message_id(job)}"
+    parent = _parent(call, report_fd, text=not call.as_json)
+    app, conf = _checked_app(call, quiet), call.conf
     if conf["processes"] > 1:
-        fleet = _fleet("drain", ref, conf, ctx, file, quiet)
+        fleet = _fleet("drain", call, quiet)
         with metrics_written(conf, app, fleet.metrics):
             report, code = fleet.drain()
             if not report.database_lost:  # each process counted what was left at its own end
@@ -217,19 +178,20 @@ def drain(
             report, code = _drain_here(app, conf, quiet, parent, told), 0
     if parent is not None:
         parent.send(report=asdict(report))
-    elif as_json:
+    elif call.as_json:
         print_json(asdict(report) | {"exit_code": code or report.exit_code})
     else:
         click.echo(str(report))
     return code or report.exit_code
 
 
-def _parent(ctx: click.Context, report_fd: int | None, *, text: bool = True) -> Parent | None:
+def _parent(call: Call, report_fd: int | None, *, text: bool = True) -> Parent | None:
     """The parent of this process, if there is one. A failed write to a stream never ends the work.
 
     text: the output is text for people.
     """
-    streams = call_of(ctx).streams
+    _ = call.needed_ref
+    streams = call.program.streams
     if report_fd is None:
         streams.of_work(text=text)
         return None
@@ -270,12 +232,14 @@ def _retry_linger(conf: Configuration) -> float | None:
     return float(conf["retry_linger"]) if conf.given("retry_linger") else None
 
 
-def _checked_app(ctx: click.Context, ref: str, conf: Configuration) -> App:
+def _checked_app(call: Call, quiet: bool) -> App:
     """The App; its table is checked here, so that a fleet does not fail once per process."""
-    app = import_app(ref, ctx, conf)
+    call.log_level = "warning" if quiet else "info"
+    app, conf = call.app, call.conf
     for name in unused(conf, settings_of(app)):
-        log.warning("%s (%s) is not used: %s sets it in its code", name, conf.origins[name], ref)
-    keep_secrets(ctx, conf)
+        text = "%s (%s) is not used: %s sets it in its code"
+        log.warning(text, name, conf.origins[name], call.app_ref)
+    keep_secrets(call)
     check_scope(conf, app)
     if conf["processes"] > 1:
         app.worker(threads=conf["threads"], topics=conf["topics"] or None)
@@ -363,19 +327,15 @@ def counts(worker: Worker) -> dict[str, int]:
 # ---------------------------------------------------------------- several processes
 
 
-def _fleet(
-    command: str, ref: str, conf: Configuration, ctx: click.Context, file: str | None, quiet: bool
-) -> Fleet:
-    arguments = child_arguments(command, ref, conf, ctx, file, quiet)
-    return Fleet(arguments, conf["processes"], progress=StatusLine(quiet=quiet))
+def _fleet(command: str, call: Call, quiet: bool) -> Fleet:
+    arguments = child_arguments(command, call, quiet)
+    return Fleet(arguments, call.conf["processes"], progress=StatusLine(quiet=quiet))
 
 
-def child_arguments(
-    command: str, ref: str, conf: Configuration, ctx: click.Context, file: str | None, quiet: bool
-) -> list[str]:
+def child_arguments(command: str, call: Call, quiet: bool) -> list[str]:
     """The child's command line sets every setting that has a flag, so that all children agree."""
-    arguments = [command, ref, "--processes", "1"]
-    names = [str(param.name) for param in ctx.command.params if param.name in SETTINGS]
+    arguments, conf = [command, call.needed_ref, "--processes", "1"], call.conf
+    names = [str(param.name) for param in call.ctx.command.params if param.name in SETTINGS]
     for name in names:
         value = conf[name]
         if name in OF_SCOPE and not conf.origins[name].startswith("option"):
@@ -387,12 +347,12 @@ def child_arguments(
         values = value if SETTINGS[name].kind == "texts" else [value]
         for each in values:
             arguments += [f"{flag_of(name)}={each}"]
-    if file is not None:
-        arguments += ["--config", file]
+    if call.file is not None:
+        arguments += ["--config", call.file]
     if conf["metrics_port" if command == "run" else "metrics_file"] is not None:
         arguments.append("--report-metrics")
     if quiet:
         arguments.append("--quiet")
-    if call_of(ctx).debug:
+    if call.program.debug:
         arguments.append("--debug")
     return arguments

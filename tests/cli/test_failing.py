@@ -260,7 +260,7 @@ def test_an_error_of_ours_is_one_line_and_70(cli: Cli, monkeypatch: pytest.Monke
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("two\nlines\x1b[2J")
 
-    monkeypatch.setattr("msgworker.cli.explain.open_app", broken)
+    monkeypatch.setattr("msgworker.cli.options.load", broken)
     done = cli("status")
     assert done.exit_code == 70
     assert one_line(done.stderr)
@@ -271,7 +271,7 @@ def test_interruption_is_quiet(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Non
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("msgworker.cli.explain.open_app", interrupted)
+    monkeypatch.setattr("msgworker.cli.options.load", interrupted)
     done = cli("status")
     assert (done.exit_code, done.stderr.strip()) == (130, "msgworker: interrupted")
 

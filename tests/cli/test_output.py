@@ -6,6 +6,7 @@ import json
 import logging
 import unicodedata
 from datetime import UTC, datetime
+from operator import itemgetter
 
 import pytest
 from hypothesis import given
@@ -25,7 +26,11 @@ from msgworker.cli.output import (
 )
 from msgworker.db import without
 
-COLUMNS = (Column("ID", "right"), Column("TOPIC", share=1), Column("WHAT", share=2, least=12))
+COLUMNS = (
+    Column("ID", itemgetter(0), "right"),
+    Column("TOPIC", itemgetter(1), share=1),
+    Column("WHAT", itemgetter(2), share=2, least=12),
+)
 
 
 @given(st.text())
@@ -58,7 +63,8 @@ def test_a_whole_row_is_cut_nowhere_however_long_the_name_in_it(
 ) -> None:
     monkeypatch.setattr(output, "to_terminal", lambda: True)
     monkeypatch.setattr(output, "terminal_width", lambda: 40)
-    columns = (Column("NO", "right"), Column("HOW"), Column("INSTANCE"), Column("ERROR"))
+    titles = ("NO", "HOW", "INSTANCE", "ERROR")
+    columns = [Column(title, itemgetter(at)) for at, title in enumerate(titles)]
     instance = "vm-1234567-e1fc000a3da3460c"
     print_with_text(columns, [(1, "failed", instance, "E: no"), (2, "x" * 12, "a", "")], whole=True)
     text = capsys.readouterr().out

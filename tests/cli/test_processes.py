@@ -17,6 +17,7 @@ import pytest
 
 from msgworker import App
 from msgworker.cli import main
+from msgworker.cli.options import Call
 from msgworker.cli.processes import ending, total
 from msgworker.cli.work import OF_PARENT, child_arguments
 from msgworker.config import SETTINGS, load
@@ -92,7 +93,8 @@ def test_children_get_every_flag_of_the_parent(folder: Path, command: str) -> No
     odd |= {"log_format": "json", "metrics_file": "m.prom", "metrics_host": "::1"}
     chosen = {name: odd.get(name, "7") for name in flags}
     conf = load(chosen)
-    arguments = child_arguments(command, "crm:app", conf, click.Context(found), None, False)
+    call = Call(click.Context(found), {"app_ref": "crm:app", **chosen})
+    arguments = child_arguments(command, call, quiet=False)
     child = found.make_context(command, arguments[2:])
     got = load({name: v if v != () else None for name, v in child.params.items() if name in flags})
     ours = {name for name in flags if name not in OF_PARENT}
