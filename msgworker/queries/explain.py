@@ -295,12 +295,18 @@ class Waits(enum.StrEnum):
 
 
 class Verdict(enum.Enum):
-    """Why a message does not run: the reason that `explain` gives, and what a drain counts it as;
-    None = it is not left by one."""
+    """Why a message does not run: the reason that `explain` gives; what a drain counts it as, None
+    = it is not left by one; and the sentence, "" where it takes more than the row (see `sentence`).
+    Of what the row alone shows (it has ended, or is not due) `explain` says more."""
 
-    DONE = Reason.DONE, None
-    UNKNOWN = Reason.UNKNOWN_STATUS, None
-    DEAD = Reason.DEAD, Waits.DEAD
+    DONE = Reason.DONE, None, "it is done"
+    UNKNOWN = (
+        Reason.UNKNOWN_STATUS,
+        None,
+        "its status is none of 0 new, 1 processing, 2 done and -1 failed, so it is never claimed; "
+        "fix the status",
+    )
+    DEAD = Reason.DEAD, Waits.DEAD, "it is dead"
     RUNNING = Reason.RUNNING, Waits.ELSEWHERE
     SILENT = Reason.RUNNING, Waits.SILENT  # its lease has not ended, but its instance may be dead
     OWN = Reason.RUNNING, Waits.DUE  # a handler of the asking instance outlived the grace time
@@ -308,25 +314,48 @@ class Verdict(enum.Enum):
     ABANDONED = Reason.RUNNING_DEAD, Waits.NOBODY
     UNOWNED = Reason.RUNNING_FOREIGN, Waits.NOBODY
     UNNAMED = Reason.RUNNING_FOREIGN, Waits.ELSEWHERE  # the table does not say whose it is
-    BEHIND = Reason.BEHIND, None
-    OTHER_SLICES = Reason.NOBODY_LOOKS, Waits.OTHER_SLICES
+    BEHIND = Reason.BEHIND, None, "it waits behind another message"
+    OTHER_SLICES = Reason.NOBODY_LOOKS, Waits.OTHER_SLICES, "{row.unseen}"
     OTHER_JOBS = Reason.BEHIND, Waits.OTHER_JOBS
-    LATER = Reason.NOT_DUE, Waits.LATER
-    NO_HANDLER = Reason.NO_HANDLER, Waits.NO_HANDLER
-    OTHER_TOPICS = Reason.NO_HANDLER, Waits.OTHER_TOPICS
-    ELSEWHERE = Reason.NEXT, Waits.ELSEWHERE  # another instance has a handler for it
-    HELD = Reason.JOB_PAUSED, Waits.PAUSED
-    PAUSED = Reason.PAUSED, Waits.PAUSED
-    RETRY = Reason.NOT_DUE, Waits.RETRY
-    NO_INSTANCE = Reason.NO_INSTANCE, Waits.NO_HANDLER
+    LATER = Reason.NOT_DUE, Waits.LATER, "it is not due yet"
+    NO_HANDLER = Reason.NO_HANDLER, Waits.NO_HANDLER, "{none} a handler for topic {row.topic}"
+    OTHER_TOPICS = (
+        Reason.NO_HANDLER,
+        Waits.OTHER_TOPICS,
+        "this instance was not asked to handle topic {row.topic}",
+    )
+    ELSEWHERE = (
+        Reason.NEXT,
+        Waits.ELSEWHERE,
+        "another live instance has a handler for topic {row.topic}",
+    )
+    HELD = Reason.JOB_PAUSED, Waits.PAUSED, "{row.held}"
+    PAUSED = Reason.PAUSED, Waits.PAUSED, "topic {row.topic} is paused by {by}"
+    RETRY = Reason.NOT_DUE, Waits.RETRY, "it waits for its back-off"
+    NO_INSTANCE = (
+        Reason.NO_INSTANCE,
+        Waits.NO_HANDLER,
+        "no instance lives that works on this table; start one",
+    )
     LIMITED = Reason.LIMITED, Waits.LIMITED
-    REFUSED = Reason.REFUSED, Waits.DUE
-    QUARANTINE = Reason.QUARANTINE, Waits.DUE
-    NEXT = Reason.NEXT, Waits.DUE
+    REFUSED = (
+        Reason.REFUSED,
+        Waits.DUE,
+        "the database refuses to let {row.refused[0].instance_id} flag it: {row.refused[1]}; it is "
+        "skipped, and tried again at growing intervals",
+    )
+    QUARANTINE = (
+        Reason.QUARANTINE,
+        Waits.DUE,
+        "it is on its last try after a crash, so it runs alone: an instance takes it when it has "
+        "no other message in flight",
+    )
+    NEXT = Reason.NEXT, Waits.DUE, "nothing holds it back"
 
-    def __init__(self, reason: Reason, left_as: Waits | None) -> None:
+    def __init__(self, reason: Reason, left_as: Waits | None, text: str = "") -> None:
         self.reason = reason
         self.left_as = left_as
+        self.text = text
 
 
 # --- What is known.
@@ -486,58 +515,21 @@ def _unhandled(topic: str, world: World) -> Verdict | None:
 
 
 def sentence(found: Verdict, row: Facts, world: World) -> str:
-    """A verdict as a sentence, with what is known. Of what the row alone shows (it has ended, or is
-    not due) `explain` says more."""
+    """A verdict as a sentence, with what is known."""
     if found.reason is Reason.RUNNING:
         return _running(row, world)
     if found.reason is Reason.RUNNING_DEAD:
         return _of_the_dead(row, world)
     if found.reason is Reason.RUNNING_FOREIGN:
         return _of_nobody(row, world)
-    if found is Verdict.OTHER_SLICES:
-        return row.unseen
     if found is Verdict.OTHER_JOBS:
         return sentence(verdict(alone := replace(row, unseen=""), world), alone, world)
-    if found is Verdict.HELD:
-        return row.held
     if found is Verdict.LIMITED:
         return f"it waits for {world.full()[row.topic]}"
-    if found is Verdict.REFUSED and row.refused is not None:
-        one, why = row.refused
-        return (
-            f"the database refuses to let {one.instance_id} flag it: {why}; it is skipped, and "
-            "tried again at growing intervals"
-        )
-    if found is Verdict.NO_HANDLER:
-        none = (
-            f"none of the {len(world.works)} live instances has"
-            if world.asked is None
-            else "neither this instance nor another live one has"
-        )
-        return f"{none} a handler for topic {row.topic}"
-    return _SENTENCES[found].format(topic=row.topic, by=world.paused.get(row.topic))
-
-
-_SENTENCES = {
-    Verdict.DONE: "it is done",
-    Verdict.DEAD: "it is dead",
-    Verdict.UNKNOWN: (
-        "its status is none of 0 new, 1 processing, 2 done and -1 failed, so it is never claimed; "
-        "fix the status"
-    ),
-    Verdict.LATER: "it is not due yet",
-    Verdict.RETRY: "it waits for its back-off",
-    Verdict.BEHIND: "it waits behind another message",
-    Verdict.OTHER_TOPICS: "this instance was not asked to handle topic {topic}",
-    Verdict.ELSEWHERE: "another live instance has a handler for topic {topic}",
-    Verdict.PAUSED: "topic {topic} is paused by {by}",
-    Verdict.NO_INSTANCE: "no instance lives that works on this table; start one",
-    Verdict.QUARANTINE: (
-        "it is on its last try after a crash, so it runs alone: an instance takes it when it has "
-        "no other message in flight"
-    ),
-    Verdict.NEXT: "nothing holds it back",
-}
+    none = "neither this instance nor another live one has"
+    if world.asked is None:
+        none = f"none of the {len(world.works)} live instances has"
+    return found.text.format(row=row, none=none, by=world.paused.get(row.topic))
 
 
 def _of_nobody(row: Facts, world: World) -> str:
