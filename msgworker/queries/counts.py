@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import enum
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -14,15 +14,6 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
 from msgworker import db
-from msgworker.db import (
-    UtcDateTime,
-    beginning,
-    bytewise,
-    now_plus,
-    real_instant,
-    seconds_since,
-    step_of,
-)
 from msgworker.latency import RAN, WAITED, percentile
 from msgworker.message import State, Status, topic_of, word_of
 from msgworker.payload import shortened, shown
@@ -91,8 +82,13 @@ def counts(conn: Connection, t: Tables, *, most: int = EXACT_UP_TO) -> list[Coun
         # With an end, though there is none: else SQLite would sort the topics whole, however long.
         every = sa.select(*_facts(t, c)).where(*t.is_message(c)).limit(10 * most).subquery("w")
         return _sorted(_grouped(conn, t, every))
+    ids = running_ids(t)
+    running = sa.select(*_facts(t, c)).select_from(ids.join(t.message, ids.c.i == c.msg_id))
+    # The newest failed ones: what still has tries left is among them.
+    failing = bounded.failed(t, c).query(t, _facts(t, c), [], end=None, limit=most, newest=True)
+    found_by = [[(query.subquery("w"), False)] for query in (running, failing)]
     rows: list[Count] = []
-    for parts in (_processing(t), _failing(t, most), _new(conn, t, most)):
+    for parts in (*found_by, _new(conn, t, most)):
         found: list[Count] = []
         cut = False
         for part, is_cut in parts:
@@ -133,8 +129,8 @@ def _merged(rows: Iterable[Count], exact: Exact) -> Iterator[Count]:
 
 def _facts(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
     left = sa.case((t.tries_left(c), ONE), else_=ZERO)
-    topic = sa.null() if c.topic is None else bytewise(beginning(c.topic))
-    created: Any = sa.null() if c.created_at is None else real_instant(c.created_at)
+    topic = sa.null() if c.topic is None else db.bytewise(db.beginning(c.topic))
+    created: Any = sa.null() if c.created_at is None else db.real_instant(c.created_at)
     failed = sa.case((c.status == lit(Status.FAILED), left), else_=ZERO)
     of_dead = (
         ZERO if one is None else sa.case((one, ONE), else_=ZERO)
@@ -147,7 +143,7 @@ def _facts(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
 def _grouped(conn: Connection, t: Tables, rows: sa.Subquery) -> Iterator[Count]:
     w = rows.c
     has_age = t.has("created_at")
-    age: Any = seconds_since(sa.func.min(w.c)) if has_age else sa.null()
+    age: Any = db.seconds_since(sa.func.min(w.c)) if has_age else sa.null()
     keys = [w.s, w.l, *([w.t] if t.has("topic") else [])]
     query = sa.select(w.s, w.l, w.t if t.has("topic") else sa.null(), sa.func.count(), age)
     query = query.add_columns(*(sa.func.sum(one) for one in (w.a, w.o, w.j)))
@@ -167,20 +163,6 @@ def topic_text(topic: Any) -> str | None:
 
 _Parts = list[tuple[sa.Subquery, bool]]
 """Rows to count, and whether there may be more of them."""
-
-
-def _processing(t: Tables) -> _Parts:
-    c = t.cols()
-    ids = running_ids(t)
-    query = sa.select(*_facts(t, c)).select_from(ids.join(t.message, ids.c.i == c.msg_id))
-    return [(query.subquery("w"), False)]
-
-
-def _failing(t: Tables, most: int) -> _Parts:
-    c = t.cols()
-    # The newest: what still has tries left is among them.
-    query = bounded.failed(t, c).query(t, _facts(t, c), [], end=None, limit=most, newest=True)
-    return [(query.subquery("w"), False)]
 
 
 def _new(conn: Connection, t: Tables, most: int) -> _Parts:
@@ -385,7 +367,7 @@ def _newest(conn: Connection, t: Tables) -> set[str]:
     def build() -> sa.Select[tuple[str | None]]:
         c = t.cols()
         assert c.topic is not None
-        names = sa.select(beginning(c.topic).label("t"))
+        names = sa.select(db.beginning(c.topic).label("t"))
         if t.where:  # of as many rows, whoever's they are
             names = names.add_columns(sa.case((sa.and_(*t.is_message(c)), 1)).label("m"))
         rows = names.order_by(c.msg_id.desc()).limit(NEWEST).subquery("w")
@@ -405,8 +387,6 @@ TIMED = 500
 RUNS = (*COUNTED, "ran_ms", *RAN_COUNTS)
 SUMMED = (*RUNS, *WAITED_COUNTS)
 """The columns that are added up: the sums take longer than reading the rows."""
-Sums = list[int]
-"""Sums of `SUMMED`, or of `RUNS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -485,15 +465,15 @@ def timings(conn: Connection, t: Tables, *, window: Window, waits: bool = True) 
 
     def build() -> sa.Select[Any]:
         query = sa.select(c.topic, *(_sum(t, c[name]) for name in names))
-        since = now_plus(sa.bindparam("mw_since", type_=sa.Float()))
-        recent = sa.and_(c.minute_at > since, c.minute_at <= now_plus(sa.literal(0.0)))
+        since = db.now_plus(sa.bindparam("mw_since", type_=sa.Float()))
+        recent = sa.and_(c.minute_at > since, c.minute_at <= db.now_plus(sa.literal(0.0)))
         query = query.where(c.table_name == t.label, recent)
         query = query.group_by(c.topic)
         return query.order_by(_sum(t, c.ran_ms).desc(), c.topic).limit(TIMED)
 
     minutes, _ = WINDOWS[window]
     rows = conn.execute(t.built(("timings", waits), build), {"mw_since": -60.0 * minutes})
-    found = [TopicTimes(str(row[0]), **_figures([int(n) for n in row[1:]])) for row in rows]
+    found = [TopicTimes(str(row[0]), **_figures(row[1:])) for row in rows]
     return Timings(window, recorded=True, topics=found)
 
 
@@ -505,14 +485,10 @@ def history_of(conn: Connection, t: Tables, *, window: Window, topic: str | None
     last = int(history.database_seconds(conn, t) // step)
     first = last - minutes * 60 // step + 1
     begin = datetime.fromtimestamp(first * step, UTC)
-    sums = {place: [0] * len(SUMMED) for place in range(first, last + 1)}
-    for row in _by_step(conn, t, begin, step, topic):
-        if row[0] in sums:  # not ahead of the clock, which may have been put back
-            numbers: list[Any] = list(row[1:])
-            sums[row[0]] = [int(n) for n in numbers]
-    length = timedelta(seconds=step)
-    points = [
-        HistoryPoint(begin + i * length, **_figures(one)) for i, one in enumerate(sums.values())
+    sums = {row[0]: row[1:] for row in _by_step(conn, t, begin, step, topic)}
+    points = [  # none ahead of the clock, which may have been put back
+        HistoryPoint(begin + timedelta(seconds=i * step), **_figures(sums.get(first + i, ())))
+        for i in range(last + 1 - first)
     ]
     return History(window, topic, step, recorded=True, points=points)
 
@@ -525,9 +501,9 @@ def _by_step(
     c = table.c
 
     def build() -> sa.Select[Any]:
-        place = step_of(c.minute_at, lit(step))
+        place = db.step_of(c.minute_at, lit(step))
         query = sa.select(place, *(_sum(t, c[name]) for name in SUMMED))
-        since = sa.bindparam("mw_begin", type_=UtcDateTime())
+        since = sa.bindparam("mw_begin", type_=db.UtcDateTime())
         query = query.where(c.table_name == t.label, c.minute_at >= since)
         if topic is not None:
             query = query.where(c.topic == sa.bindparam("mw_topic", type_=c.topic.type))
@@ -545,9 +521,9 @@ def _sum(t: Tables, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
     return sa.func.sum(column + sa.literal_column("0e0") if t.database.slow_sums else column)
 
 
-def _figures(sums: Sums) -> dict[str, Any]:
-    """The fields of a `HistoryPoint`."""
-    numbers = dict.fromkeys(SUMMED, 0) | dict(zip(SUMMED, sums, strict=False))
+def _figures(sums: Sequence[Any]) -> dict[str, Any]:
+    """The fields of a `HistoryPoint`. sums: of `SUMMED`, or of `RUNS`; () = there are none."""
+    numbers = dict.fromkeys(SUMMED, 0) | dict(zip(SUMMED, map(int, sums), strict=False))
     ran = [numbers[name] for name in RAN_COUNTS]
     waited = [numbers[name] for name in WAITED_COUNTS]
     return {name: numbers[name] for name in COUNTED} | {

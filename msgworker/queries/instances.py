@@ -13,7 +13,6 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from msgworker.db import beginning, bytewise, now_ms, real_instant, whole_number
-from msgworker.limit import Limit
 from msgworker.payload import shortened, shown
 from msgworker.queries.messages import MessageInfo
 from msgworker.store import lease, limits
@@ -155,7 +154,7 @@ class InstanceInfo:
 def instances(conn: Connection, t: Tables) -> list[InstanceInfo]:
     """Live instances first, then dead ones, then names without a lease."""
     held = _held(conn, t)
-    rows = leased(conn, t, held)
+    rows = [_leased(t, one, held) for one in lease.read_all(conn, t)]
     known = {row.instance_id for row in rows}
     for name, (count, oldest) in held.items():
         if name not in known:
@@ -165,11 +164,9 @@ def instances(conn: Connection, t: Tables) -> list[InstanceInfo]:
     return sorted(rows, key=lambda row: (order.index(row.life), row.instance_id or ""))
 
 
-def leased(
-    conn: Connection, t: Tables, held: dict[str | None, Any] | None = None
-) -> list[InstanceInfo]:
-    """Who has a lease."""
-    return [_leased(t, one, held or {}) for one in lease.read_all(conn, t)]
+def leased(conn: Connection, t: Tables) -> list[InstanceInfo]:
+    """Who has a lease, without what it has of messages."""
+    return [_leased(t, one, {}) for one in lease.read_all(conn, t)]
 
 
 def leases_ending(conn: Connection, t: Tables, *, within: float, but: str) -> list[lease.Lease]:
@@ -281,25 +278,23 @@ def stands_of(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, Stan
     return found
 
 
-def looks_at(
-    scope: Mapping[str, Any], shard: int | None, flag: str | None, job: int | None = None
-) -> bool:
-    """Whether an instance with this scope looks at a message, as of its last heartbeat."""
-    kind = scope.get("kind")
-    if kind == "job":
-        return job is not None and scope.get("job") == job
-    if kind == "instance":
-        return scope.get("flag") == flag
-    if kind == "partitions" and shard is not None:
-        return shard % _count(scope) in scope.get("owned", ())
-    return True
-
-
 def why_not(
     who: Sequence[InstanceInfo], shard: int | None, flag: str | None, job: int | None = None
 ) -> str:
-    """Why none of these, which live, looks at a message; "" if one does."""
-    if any(looks_at(one.scope, shard, flag, job) for one in who):
+    """Why none of these, which live, looks at a message, as of their last heartbeats; "" if one
+    does."""
+
+    def looks(scope: Mapping[str, Any]) -> bool:
+        kind = scope.get("kind")
+        if kind == "job":
+            return job is not None and scope.get("job") == job
+        if kind == "instance":
+            return scope.get("flag") == flag
+        if kind == "partitions" and shard is not None:
+            return shard % _count(scope) in scope.get("owned", ())
+        return True
+
+    if any(looks(one.scope) for one in who):
         return ""
     kinds = {str(one.scope.get("kind")) for one in who}
     told = []
@@ -422,28 +417,25 @@ def topics(conn: Connection, t: Tables) -> list[TopicLimit]:
     everywhere = limits.all_holders(conn, t)
     found = []
     for topic, full_us, by, at, ms in conn.execute(query).all():
-        if topic in recorded:
-            limit = recorded[topic].limit
-            held = everywhere.get(topic, Counter())
-            free = Free(limit, sum(held.values()), int(full_us), int(ms) * 1000)
-            found.append(_limited(topic, limit, free, held, by, at))
+        if topic not in recorded:
+            continue
+        limit, held = recorded[topic].limit, everywhere.get(topic, Counter())
+        free = Free(limit, sum(held.values()), int(full_us), int(ms) * 1000)
+        has_rate = limit.starts > 0
+        starts = free.tokens if has_rate else None
+        found.append(
+            TopicLimit(
+                topic=topic,
+                max_running=limit.max_running,
+                running=free.running,
+                holders={FOREIGN if who is None else shown(who): n for who, n in held.items()},
+                rate=limit.rate,
+                burst=limit.burst if has_rate else None,
+                starts=starts,
+                next_seconds=free.next_in if has_rate else None,
+                declared_by=by,
+                declared_at=at,
+                tokens=starts,
+            )
+        )
     return found
-
-
-def _limited(
-    topic: str, limit: Limit, free: Free, held: Mapping[Any, int], by: str, at: datetime
-) -> TopicLimit:
-    has_rate = limit.starts > 0
-    return TopicLimit(
-        topic=topic,
-        max_running=limit.max_running,
-        running=free.running,
-        holders={FOREIGN if who is None else shown(who): n for who, n in held.items()},
-        rate=limit.rate,
-        burst=limit.burst if has_rate else None,
-        starts=free.tokens if has_rate else None,
-        next_seconds=free.next_in if has_rate else None,
-        declared_by=by,
-        declared_at=at,
-        tokens=free.tokens if has_rate else None,
-    )
