@@ -63,6 +63,12 @@ CHECKS = (
     server.local_times,
     server.plan,
 )
+UNSAID = (
+    *(rows.refused, rows.held, rows.legacy, rows.unseen, rows.schedules),
+    *(server.isolation, server.snapshots, server.plan),
+)
+"""Checks that find nothing where the database refuses what they ask: this login may not read it, or
+something is missing, which other checks say."""
 
 
 def examine(
@@ -102,6 +108,10 @@ def examine(
                         found += check(subject)
                 except TookTooLong:
                     late.append(check.__name__.replace("_", " "))
+                except DBAPIError as error:
+                    if check not in UNSAID:
+                        raise
+                    db.raise_lost(error)
     if late:
         text = f"not examined within {seconds:g} s: {', '.join(dict.fromkeys(late))}"
         found.append(advised("time", f"{text}; `msgworker doctor` takes the time it needs"))

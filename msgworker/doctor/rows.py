@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from msgworker import db, ticks
 from msgworker.counted import few, plural
-from msgworker.db import Trouble, WholeId, seconds_since, trouble
+from msgworker.db import WholeId, seconds_since
 from msgworker.doctor.structure import Finding, Subject, advised, fine, needed
 from msgworker.errors import ConfigError
 from msgworker.message import State, Status
@@ -43,41 +42,35 @@ from msgworker.table import OPERATION, SCHEDULE, Need, Tables, lit, own_tables, 
 MOST = 100_000
 
 
-def held(p: Subject) -> list[Finding]:
+def held(p: Subject) -> Iterator[Finding]:
     """What is left at 1, what it holds back, and the command that gives it back."""
-    if p.live is None or not _there(p, p.live.lease):
-        return []
-    if not _indexed(p.live):  # it would read the whole table; the indexes are needed first
-        return []
-    beside = own_tables(p.live, Need.OPS, Need.FEATURE)
-    lacking = frozenset(t.name for t in beside if not _there(p, t))
-    t = replace(p.live, missing=lacking)
-    try:
-        found = list(_found(p, t))
-    except DBAPIError as error:
-        db.raise_lost(error)
-        return []  # no right to read, or a column is missing: another check says so
-    return found or [fine("held", "every processing message belongs to a live instance")]
-
-
-def _found(p: Subject, t: Tables) -> Iterator[Finding]:
+    t = p.live
+    if t is None or not p.is_there(t.lease):
+        return
+    named = {t.spec.index_name(suffix) for suffix in ("guard", "object")}
+    if t.indexes is None or not named <= t.indexes:
+        return  # it would read the whole table; the indexes are needed first
+    beside = own_tables(t, Need.OPS, Need.FEATURE)
+    t = replace(t, missing=frozenset(one.name for one in beside if not p.is_there(one)))
     world = World.read(p.conn, t)
+    found: list[Finding] = []
     if _flagged_by(None, world).left_as is Waits.NOBODY:
-        yield from _of_nobody(p, t)
-    yield from _of_the_dead(world)
+        found += _of_nobody(p, t)
+    holders = [one for one in world.who if one.running]
+    dead = [one for one in holders if _flagged_by(one.instance_id, world) is Verdict.ABANDONED]
+    if dead:
+        count = sum(one.running for one in dead)
+        text = (
+            f"{plural(count, 'message')} in the hands of the dead ({dead[0].instance_id}, say), "
+            "and no instance lives: start one, which gives them back, or "
+            f"`msgworker release {dead[0].instance_id}`"
+        )
+        found.append(advised("held", text))
+    yield from found or [fine("held", "every processing message belongs to a live instance")]
 
 
 def _flagged_by(owner: str | None, world: World) -> Verdict:
     return verdict(Facts(status=State.PROCESSING, owner=owner), world)
-
-
-def _indexed(t: Tables) -> bool:
-    named = {t.spec.index_name(suffix) for suffix in ("guard", "object")}
-    return t.indexes is not None and named <= t.indexes
-
-
-def _there(p: Subject, table: sa.Table) -> bool:
-    return bool(db.is_there(p.inspector, table))
 
 
 def _of_nobody(p: Subject, t: Tables) -> Iterator[Finding]:
@@ -98,32 +91,15 @@ def _of_nobody(p: Subject, t: Tables) -> Iterator[Finding]:
         return
     waiting = remaining.left(p.conn, t, Asked(topics=None), most=MOST)
     behind = waiting.by.get(Waits.NOBODY, count) - count
-    text = f"{_messages(count)} at 1 without an owner"
+    text = f"{plural(count, 'message')} at 1 without an owner"
     if oldest is not None:
         text += f", the oldest for {float(oldest) / 3600:.1f} h at most"
     if ages and known < count:
         text += f", {'' if known == 0 else f'{count - known:,} of them '}of unknown age"
-    text += f", and {_messages(behind)} waiting behind" if behind > 0 else ""
+    text += f", and {plural(behind, 'message')} waiting behind" if behind > 0 else ""
     give = giving_back(dated=known == count)
     text += f": if no foreign consumer works on them any more, {give} gives them back"
     yield advised("held", text)
-
-
-def _messages(count: int) -> str:
-    return plural(count, "message")
-
-
-def _of_the_dead(world: World) -> Iterator[Finding]:
-    held = [one for one in world.who if one.running]
-    dead = [one for one in held if _flagged_by(one.instance_id, world) is Verdict.ABANDONED]
-    if dead:
-        count = sum(one.running for one in dead)
-        text = (
-            f"{_messages(count)} in the hands of the dead ({dead[0].instance_id}, say), and no "
-            "instance lives: start one, which gives them back, or "
-            f"`msgworker release {dead[0].instance_id}`"
-        )
-        yield advised("held", text)
 
 
 # --- Rows that no instance claims, and running rows that the guard would refuse.
@@ -203,7 +179,7 @@ def numbers(p: Subject) -> list[Finding]:
         return []
     found: list[Finding] = []
     for table in (t.message, OPERATION.of(t)):
-        if table is t.message or db.is_there(p.inspector, table):
+        if table is t.message or p.is_there(table):
             found += _numbered(p, t, table)
     return found or [fine("numbers", "new messages get higher ids than those that are there")]
 
@@ -246,14 +222,8 @@ def refused(p: Subject) -> list[Finding]:
     types = [] if p.as_is is None else requirements.needed(p.as_is)
     if t is None or any(fault.check == "types" for fault in types):
         return []
-    try:
-        known = instances(p.conn, t)
-    except DBAPIError as error:
-        if trouble(error) is not Trouble.REFUSED:
-            raise
-        return []  # the lease table is not as it should be, which others say
     reasons: dict[str, str] = {}
-    for one in live(known):
+    for one in live(instances(p.conn, t)):
         reasons |= one.refused
     if not reasons:
         return []
@@ -320,7 +290,8 @@ def _unknown(p: Subject, t: Tables, seen: _Seen) -> Finding:
         which += [status.in_([sa.literal(value) for value in known])] if known else []
     else:
         which = [has_unknown_status(t.cols())]
-    dead = t.values(status=lit(Status.FAILED), error_try_times=_number(t.spec.max_tries))
+    tries: sa.ColumnElement[int] = sa.literal_column(str(t.spec.max_tries), sa.Integer())
+    dead = t.values(status=lit(Status.FAILED), error_try_times=tries)
     change = sa.update(t.message).where(t.within(t.cols(), sa.or_(*which)))
     return needed("rows", text, p.written(change.values(dead)))
 
@@ -348,10 +319,6 @@ def _twice(p: Subject, t: Tables, twice: dict[Any, list[_Running]]) -> Finding:
     return needed("rows", text, *fixes)
 
 
-def _number(value: int) -> sa.ColumnElement[int]:
-    return sa.literal_column(str(value), sa.Integer())
-
-
 # --- The rule of the table beside that of the App, and what another rule has left behind.
 
 
@@ -367,13 +334,15 @@ def rule(p: Subject) -> list[Finding]:
     if p.asked in (None, force):
         return [fine("rule", f"the rule of the table: {force}")]
     assert p.asked is not None
-    live = rules.living(p.conn, t) if _has_leases(p, t) else []
+    lacks = p.lacks(t.lease)
+    live = rules.living(p.conn, t) if lacks.exists and not lacks.columns else []
     text = (
         f"the rule of the table is {force}, and all work by it; {p.asked} of this App is not "
         f"used. To change it, stop all instances ({len(live)} live), then run `msgworker init-db` "
         "or start one"
     )
-    dying = rules.would_die(p.conn, t, p.asked) if _can_count(t) else 0
+    can_count = t.spec.index_name("failed") in (t.indexes or ())
+    dying = rules.would_die(p.conn, t, p.asked) if can_count else 0
     if dying:
         text += f"; failed messages that would be dead at once: {dying:,}"
     return [advised("rule", text)]
@@ -384,26 +353,17 @@ def legacy(p: Subject) -> list[Finding]:
     t = p.live
     if t is None or p.as_is is None or mistyped(p.as_is) or p.no_rule is not None:
         return []
-    tables = {own.name: _there(p, own) for own in own_tables(t)}
-    missing = frozenset(name for name, there in tables.items() if not there)
+    missing = frozenset(own.name for own in own_tables(t) if not p.is_there(own))
     fresh = any(own.name in missing for own in own_tables(t, Need.RUN))
+    seconds = SECONDS if p.limit is None else None  # else the connection has its limit
     try:
-        with p.another() as conn, db.deadline(conn, SECONDS) if p.limit is None else nullcontext():
+        with p.another() as conn, db.deadline(conn, seconds):
             said = rules.legacy(conn, replace(t, missing=missing), untouched=fresh)
     except DBAPIError as error:
-        db.raise_lost(error)
-        return []  # no right to read, or it takes too long without an index
+        if seconds is None or not db.is_overtime(error):
+            raise
+        return []  # it takes too long without an index
     return [advised("rows", said)] if said else []
-
-
-def _has_leases(p: Subject, t: Tables) -> bool:
-    lacks = p.lacks(t.lease)
-    return bool(lacks.exists) and not lacks.columns
-
-
-def _can_count(t: Tables) -> bool:
-    """Whether what the index of failed rows stands on is there."""
-    return t.indexes is not None and t.spec.index_name("failed") in t.indexes
 
 
 def left_over(p: Subject) -> list[Finding]:
@@ -465,11 +425,7 @@ def schedules(p: Subject) -> list[Finding]:
             return [advised("schedules", text, *create)]
         text = "table msgworker_schedule is missing, and this App declares schedules"
         return [needed("schedules", text, *create)]
-    try:
-        now, rows = store.look(p.conn, p.ideal)
-    except DBAPIError as error:
-        db.raise_lost(error)
-        return []  # no right to read, or a column is missing: another check says so
+    now, rows = store.look(p.conn, p.ideal)
     declared = {one.name: one for one in p.declared or ()}
     found = [one for row in rows for one in _judged(row, now, declared.get(row.name))]
     for row in rows:
@@ -506,18 +462,11 @@ def _judged(row: Stored, now: datetime, one: Schedule | None) -> Iterator[Findin
 # --- Slices that no instance looks at.
 
 
-def unseen(p: Subject) -> list[Finding]:
+def unseen(p: Subject) -> Iterator[Finding]:
     """Shards without an owner, and messages whose instance type no instance has."""
-    if p.live is None or not db.is_there(p.inspector, p.live.lease):
-        return []
-    try:
-        return list(_unseen(p, p.live))
-    except DBAPIError as error:
-        db.raise_lost(error)
-        return []  # no right to read, or a column is missing: another check says so
-
-
-def _unseen(p: Subject, t: Tables) -> Iterator[Finding]:
+    t = p.live
+    if t is None or not p.is_there(t.lease):
+        return
     who = scopes.live(instances(p.conn, t))
     if not any(one.scope for one in who):
         return

@@ -12,14 +12,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from msgworker import db
-from msgworker.db import (
-    Trouble,
-    now,
-    real_instant,
-    reason_of,
-    seconds_since,
-    trouble,
-)
+from msgworker.db import Trouble, now, real_instant, reason_of, seconds_since, trouble
 from msgworker.doctor.structure import Finding, Subject, advised, fine, needed
 from msgworker.schema.requirements import of_own_policies
 from msgworker.store import bounded, candidates
@@ -137,12 +130,8 @@ def plan(p: Subject) -> list[Finding]:
     """Which index the claim's candidates are read by."""
     if p.live is None or any(c.name not in p.columns for c in p.live.message.c):
         return []
-    try:
-        query, params, index = _candidates(p, p.live)
-        lines = db.plan_of(p.conn, query, params)
-    except DBAPIError as error:
-        db.raise_lost(error)
-        return []  # something that the claim needs is missing, and was found already
+    query, params, index = _candidates(p, p.live)
+    lines = db.plan_of(p.conn, query, params)
     if lines is None:
         return []
     text = "\n".join(lines)
@@ -198,13 +187,8 @@ def isolation(p: Subject) -> list[Finding]:
     """READ COMMITTED on our connections, whatever the server's default is."""
     if p.database.one_writer:
         return []
-    try:
-        with p.another() as conn:
-            level = conn.get_isolation_level()
-    except DBAPIError as error:  # Oracle shows it only to who may read v$transaction
-        if trouble(error) is not Trouble.REFUSED:
-            raise
-        return []
+    with p.another() as conn:
+        level = conn.get_isolation_level()  # Oracle shows it only to who may read v$transaction
     if level == "READ COMMITTED":
         return []
     text = f"connections run at {level} although READ COMMITTED was asked for; is a proxy between?"
@@ -242,7 +226,9 @@ def succession(p: Subject) -> list[Finding]:
 def cluster(p: Subject) -> list[Finding]:
     """What is otherwise where several servers take writes."""
     if not p.database.certifies:
-        return _single_primary(p)
+        text, wrong, fix = p.database.single_primary(p.conn)
+        found = [fine("server", text)] if text else []
+        return [*found, advised("server", wrong, fix)] if wrong else found
     known = p.database.several_writers
     assert known is not None
     size, step, in_order = p.conn.execute(sa.text(known.query)).one()
@@ -252,22 +238,12 @@ def cluster(p: Subject) -> list[Finding]:
     return found
 
 
-def _single_primary(p: Subject) -> list[Finding]:
-    text, wrong, fix = p.database.single_primary(p.conn)
-    found = [fine("server", text)] if text else []
-    return [*found, advised("server", wrong, fix)] if wrong else found
-
-
 def snapshots(p: Subject) -> list[Finding]:
     """Who keeps the database from cleaning up what has ended."""
     query = p.database.oldest_snapshot
     if not query:
         return []
-    try:
-        oldest = p.conn.execute(sa.text(query)).first()
-    except DBAPIError as error:
-        db.raise_lost(error)
-        return []  # this login may not see others, or an older server does not show them
+    oldest = p.conn.execute(sa.text(query)).first()
     if oldest is None:
         return []
     who, seconds, ends = oldest

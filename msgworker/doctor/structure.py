@@ -140,16 +140,16 @@ class Subject:
     def another(self) -> Iterator[Connection]:
         """A connection as handlers have it, beside `conn`."""
         conn = db.connected(self.engine)
-        with db.returned(conn):
-            if self.limit is None:
+        with db.returned(conn), db.deadline(conn, self.limit):
+            try:
                 yield conn
-                return
-            with db.deadline(conn, self.limit):
-                try:
-                    yield conn
-                finally:
-                    if not conn.invalidated:
-                        conn.rollback()  # nothing can be set in a transaction that has failed
+            finally:
+                if self.limit is not None and not conn.invalidated:
+                    conn.rollback()  # nothing can be set in a transaction that has failed
+
+    def is_there(self, table: sa.Table) -> bool:
+        """Whether a table is there, as far as this login can see."""
+        return bool(db.is_there(self.inspector, table))
 
     def has(self, role: str) -> bool:
         return self.ideal.names.get(role, "").lower() in self.columns
@@ -301,7 +301,7 @@ def tables(p: Subject) -> list[Finding]:
         theirs = other and not p.spec.is_default  # that one has the messages
         fix = [] if theirs else p.create(p.ideal.message)
         beside = own_tables(p.ideal)
-        if not theirs and not any(db.is_there(p.inspector, table) for table in beside):
+        if not theirs and not any(map(p.is_there, beside)):
             fix += [statement for table in beside for statement in p.create(table)]
             text += f", nor do the {len(beside)} tables beside it: run `msgworker init-db`"
             return [needed("tables", text, *fix)]
@@ -333,7 +333,7 @@ def storage(p: Subject) -> list[Finding]:
     """A storage engine with transactions."""
     found = []
     for table in (p.ideal.message, *own_tables(p.ideal)):
-        if not db.is_there(p.inspector, table):
+        if not p.is_there(table):
             continue
         kept = p.database.weak_storage(p.inspector, table.name, table.schema)
         if kept:
