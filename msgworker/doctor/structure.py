@@ -396,12 +396,9 @@ def tried(p: Subject) -> list[Finding]:
 
 def key(p: Subject) -> list[Finding]:
     """msg_id is unique: rows are updated by it."""
-    if p.as_is is None or p.live is None or p.database.partitioned:
+    if p.as_is is None or p.live is None:
         return []
-    ids = p.as_is.columns.get("msg_id")
-    if ids is None or describe.is_unique(p.inspector, p.spec, ids.name):
-        return []
-    return [found_by(schema.not_unique(p.conn, p.as_is))]
+    return [found_by(fault) for fault in schema.of_ids(p.conn, p.inspector, p.as_is)]
 
 
 def unfilled(p: Subject) -> list[Finding]:

@@ -42,12 +42,7 @@ from msgworker.errors import SchemaError
 from msgworker.message import Status
 from msgworker.schema import describe, requirements
 from msgworker.schema import rule as rules
-from msgworker.schema.difference import (
-    difference,
-    is_generated,
-    ordered_indexes,
-    suffix,
-)
+from msgworker.schema.difference import difference, is_generated, ordered_indexes, suffix
 from msgworker.table import (
     ADDED,
     LOCK,

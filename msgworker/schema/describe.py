@@ -354,7 +354,7 @@ def read(
     if spec.bare_name in inspector.get_view_names(schema=spec.schema):
         layouts.append("view")
     parts = {trait.name: int(trait.text) for trait in traits if trait.kind == "part"}
-    length = _max_error(database, columns)
+    length = max_error(database, columns)
     return Live(
         spec=spec,
         database=database,
@@ -462,29 +462,32 @@ def rows_written(spec: MessageTable, length: int = MAX_ERROR) -> dict[str, dict[
 
 def facts(live: Live, *, traced: bool) -> dict[str, Any]:
     """The fields of Tables that say it. traced: headers are read and written."""
-    ids, priority = live.columns.get("msg_id"), live.columns.get("priority")
+    ids, priority, at = (live.columns.get(n) for n in ("msg_id", "priority", "available_at"))
+    unnumbered = ids is not None and ids.nullable and ids.default is None and not ids.counts
+    loose = live.database.loose_types
+    defaults = {role: live.columns.get(role) for role in ("status", "error_try_times")}
     return {
         "unfilled": unfilled(live),
         "says_priority": priority is not None and priority.must_be_given,
-        "says": says(live),
-        "max_error": max_error(live),
+        # An INSERT must name those whose default is not 0.
+        "says": tuple(
+            r for r, c in defaults.items() if c is None or not IS_ZERO.fullmatch(str(c.default))
+        ),
+        "max_error": max_error(live.database, live.columns),
         "error_codec": live.error_codec,
         "max_headers": max_headers(live) if traced else 0,
-        "instants": instants(live),
+        "instants": Instants() if at is None or loose else db.instants_of(at.kind, live.sql),
         "fold": live.fold,
-        "doubtful": is_doubtful(live),
+        # Only a trial shows if messages get ids, and are seen and changed by this login.
+        "doubtful": unnumbered or live.policies is not None,
         "counts_ids": ids is not None and ids.counts,
         "column_limits": column_limits(live),
         **_hooks(live.triggers, live.policies),
     }
 
 
-def max_error(live: Live) -> int:
+def max_error(database: Database, columns: dict[str, Column]) -> int:
     """How many characters of an error are kept."""
-    return _max_error(live.database, live.columns)
-
-
-def _max_error(database: Database, columns: dict[str, Column]) -> int:
     column = columns.get("last_error")
     length = None if column is None else db.max_text(column.kind)
     return MAX_ERROR if length is None or database.loose_types else min(MAX_ERROR, length)
@@ -501,9 +504,10 @@ def column_limits(live: Live) -> tuple[db.ColumnLimit, ...]:
             continue
         charset = live.charsets.get(column.name, "")
         limit = db.column_limit(live.database, role, column.kind, charset)
-        whole = limit is not None and not limit.unit
-        in_bytes = limit is not None and limit.unit == "bytes"
-        if limit is not None and (whole or limit.most < (4 * most if in_bytes else most)):
+        if limit is None:
+            continue
+        most *= 4 if limit.unit == "bytes" else 1
+        if not limit.unit or limit.most < most:
             found.append(limit)
     return tuple(found)
 
@@ -538,13 +542,6 @@ def said(kind: Any) -> str:
     return "of another type" if isinstance(kind, NullType) else str(kind)
 
 
-def is_doubtful(live: Live) -> bool:
-    """Whether only a trial shows if messages get ids, and are seen and changed by this login."""
-    ids = live.columns.get("msg_id")
-    unnumbered = ids is not None and ids.nullable and ids.default is None and not ids.counts
-    return unnumbered or live.policies is not None
-
-
 def hooks_now(conn: Connection, t: Tables) -> dict[str, Any]:
     traits = db.hooks_of(conn, t.message)
     return _hooks(_triggers_of(traits), _policies_of(traits))
@@ -567,14 +564,6 @@ def _policies_of(traits: Iterable[db.Trait]) -> tuple[str, str] | None:
     return next(((r.name, r.text) for r in traits if r.kind == "policy"), None)
 
 
-def instants(live: Live) -> Instants:
-    """What `available_at` holds."""
-    column = live.columns.get("available_at")
-    if column is None or live.database.loose_types:
-        return Instants()
-    return db.instants_of(column.kind, live.sql)
-
-
 def unfilled(live: Live) -> tuple[str, ...]:
     """Columns that need a value and get one neither by our INSERT nor by the database."""
     ours = {live.columns[role].name for role in FILLED if role in live.columns}
@@ -583,14 +572,6 @@ def unfilled(live: Live) -> tuple[str, ...]:
 
 
 FILLED = tuple(name for name, role in ROLES.items() if role.filled)
-
-
-def says(live: Live) -> tuple[str, ...]:
-    """Which of status and error_try_times an INSERT must name: those whose default is not 0."""
-    columns = {role: live.columns.get(role) for role in ("status", "error_try_times")}
-    return tuple(
-        r for r, c in columns.items() if c is None or not IS_ZERO.fullmatch(str(c.default))
-    )
 
 
 IS_ZERO = re.compile(r"[\s('\"]*0[\s)'\"]*(::[\w\s]+)?\)?\s*")

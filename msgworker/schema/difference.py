@@ -255,8 +255,8 @@ def read(
 
 def _numbers(live: Live) -> Iterator[Fault]:
     for role, column in _there(live, NUMBERS):
-        if problem := number_problem(live, role, column):
-            yield _typed(live, role, column, problem)
+        if not has_none(live, column.kind) and (why := _number_problem(live, role, column.kind)):
+            yield _typed(live, role, column, f"column {column.name} ({role}) {why}")
 
 
 def mistyped(live: Live) -> list[Fault]:
@@ -264,75 +264,54 @@ def mistyped(live: Live) -> list[Fault]:
     return [fault for fault in _numbers(live) if fault.role in REQUIRED]
 
 
-def number_problem(live: Live, role: str, column: Column) -> str:
-    """Why a column cannot hold the numbers of its role; "" if it can."""
-    name, kind = column.name, column.kind
-    if has_none(live, kind):
-        return ""
+def _number_problem(live: Live, role: str, kind: Any) -> str:
+    """Why a column of this type cannot hold the numbers of its role; "" if it can."""
     if not _counts(kind):
-        return f"column {name} ({role}) is {said(kind)}, but must be a whole number"
+        return f"is {said(kind)}, but must be a whole number"
     if role == "status" and getattr(kind, "unsigned", False):
-        return f"column {name} (status) is {kind}, but must take -1 (failed)"
+        return f"is {kind}, but must take -1 (failed)"
     if live.database.loose_types:
         return ""
     scale = getattr(kind, "scale", None) or 0
     if role == "msg_id" and scale > 0:
-        return f"column {name} (msg_id) is {kind}: an id with a fraction is never run"
+        return f"is {kind}: an id with a fraction is never run"
     if role == "priority" and scale > 0:
-        return f"column {name} (priority) is {kind}, but must be a whole number"
-    spec = live.spec
-    tries = ends_at(spec.max_tries, "block")
+        return f"is {kind}, but must be a whole number"
+    tries = ends_at(live.spec.max_tries, "block")
     most = {"status": 2, "error_try_times": tries, "crash_times": tries}
-    most["later_times"] = spec.later_limit
+    most["later_times"] = live.spec.later_limit
     precision = getattr(kind, "precision", None)
     largest = db.max_number(kind)
     if precision is not None and not isinstance(kind, sa.Integer):
         largest = 10 ** max(0, precision - scale) - 1
     if largest is not None and most.get(role, 0) > largest:
-        return f"column {name} ({role}) is {kind}, but must hold {most[role]}"
+        return f"is {kind}, but must hold {most[role]}"
     return ""
 
 
-def _topics(live: Live) -> Iterator[Fault]:
-    for role, column in _there(live, ("topic",)):
-        if not (live.database.loose_types or isinstance(column.kind, sa.String)):
-            text = f"column {column.name} (topic) is {said(column.kind)}, but must be a text"
-            yield _typed(live, role, column, text)
-
-
-def _objects(live: Live) -> Iterator[Fault]:
-    """The guard is an index on an expression of the object where no column is made for it."""
-    for role, column in _there(live, ("object_id",)):
-        if live.database.guard_case == "function" and db.is_lob(column.kind):
-            text = (
-                f"column {column.name} (object_id) is {said(column.kind)}, of which there is no "
-                "index that keeps two messages of an object from running at once"
+def _sent(live: Live) -> Iterator[Fault]:
+    """What producers send."""
+    loose = live.database.loose_types
+    for role, column in _there(live, ("topic", "object_id", "payload", "headers")):
+        kind, why = column.kind, ""
+        if role == "topic" and not (loose or isinstance(kind, sa.String)):
+            why = f"is {said(kind)}, but must be a text"
+        elif role == "object_id" and live.database.guard_case == "function" and db.is_lob(kind):
+            # The guard is an index on an expression of the object: no column is made for it.
+            why = (
+                f"is {said(kind)}, of which there is no index that keeps two messages of an object "
+                "from running at once"
             )
-            yield _typed(live, role, column, text)
-
-
-def _payloads(live: Live) -> Iterator[Fault]:
-    for role, column in _there(live, ("payload",)):
-        if not (live.database.loose_types or db.holds_json(column.kind)):
-            kind = said(column.kind)
-            kind += " ZEROFILL" if getattr(column.kind, "zerofill", False) else ""
-            text = f"column {column.name} (payload) is {kind}, but must hold JSON as a text"
-            yield _typed(live, role, column, text)
-
-
-def _headers(live: Live) -> Iterator[Fault]:
-    """Messages are handled without them."""
-    for role, column in _there(live, ("headers",)):
-        if problem := describe.header_problem(live, column):
-            text = f"column {column.name} (headers) {problem}: traces of producers are not kept"
-            yield _typed(live, role, column, text, is_needed=False)
-
-
-def _cut(live: Live) -> Iterator[Fault]:
-    """What is sent is not what is stored."""
-    for role, column in _there(live, ("object_id", "topic", "payload")):
-        if column.cuts:
-            yield _typed(live, role, column, f"column {column.name} ({role}) cuts long texts")
+        elif role == "payload" and not (loose or db.holds_json(kind)):
+            zeros = " ZEROFILL" if getattr(kind, "zerofill", False) else ""
+            why = f"is {said(kind)}{zeros}, but must hold JSON as a text"
+        elif role == "headers" and (problem := describe.header_problem(live, column)):
+            why = f"{problem}: traces of producers are not kept"
+        elif role != "headers" and column.cuts:  # what is sent is not what is stored
+            why = "cuts long texts"
+        if why:
+            text = f"column {column.name} ({role}) {why}"
+            yield _typed(live, role, column, text, is_needed=role != "headers")
 
 
 def _keys(live: Live) -> Iterator[Fault]:
@@ -498,8 +477,7 @@ def _domains(live: Live) -> Iterator[Fault]:
 # A column that producers fill is judged by its name, all others by what they hold. A slice has no
 # judge: a wrong one fails in the scopes that use it, and in nothing else.
 JUDGES: tuple[Callable[[Live], Iterator[Fault]], ...] = (
-    *(_numbers, _topics, _objects, _payloads, _headers, _cut, _keys, _texts, _instants, _ids),
-    *(_nulls, _defaults, _domains),
+    *(_numbers, _sent, _keys, _texts, _instants, _ids, _nulls, _defaults, _domains),
 )
 
 

@@ -227,14 +227,11 @@ def _columns_there(inspector: Inspector, live: MessageTable, t: Tables) -> dict[
 
 @contextmanager
 def _within(conn: Connection, spec: MessageTable, seconds: float | None) -> Iterator[None]:
-    if seconds is None:
-        yield
-        return
     try:
         with db.deadline(conn, seconds):
             yield
     except DBAPIError as error:
-        if not db.is_overtime(error):
+        if seconds is None or not db.is_overtime(error):
             raise
         raise DatabaseUnavailable(
             f"table {spec.name} could not be read within {seconds:g} s: a session has it locked, "
@@ -277,10 +274,7 @@ def resolve(
         ids = as_is.columns.get("msg_id")
         database = database.having(partitioned=as_is.partitions is not None)
         is_key = ids is not None and describe.is_primary(inspector, live, ids.name)
-        twice = []
-        if ids is not None and not (is_key or database.partitioned):
-            unique = describe.is_unique(inspector, live, ids.name)
-            twice = [] if unique else [requirements.not_unique(conn, as_is)]
+        twice = [] if is_key else requirements.of_ids(conn, inspector, as_is)
         if not own:
             rules.check_version(conn, ideal)
         own_policies = db.policies_of(conn, own_tables(ideal, Need.RUN))

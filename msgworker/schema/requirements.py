@@ -79,9 +79,14 @@ def only_anew(live: Live) -> bool:
     )
 
 
-def not_unique(conn: Connection, live: Live) -> Fault:
+def of_ids(conn: Connection, inspector: Inspector, live: Live) -> list[Fault]:
     """What is wrong where no index keeps `msg_id` unique: a key of several columns does not."""
-    name = live.columns["msg_id"].name
+    column = live.columns.get("msg_id")
+    if column is None or live.partitions is not None:
+        return []
+    name = column.name
+    if is_unique(inspector, live.spec, name):
+        return []
     text = f"column {name} is not unique: it must be the primary key, alone, or have a unique index"
     quote = live.sql.identifier_preparer.quote
     ids: sa.ColumnClause[Any] = sa.column(name)
@@ -89,10 +94,11 @@ def not_unique(conn: Connection, live: Live) -> Fault:
     found = conn.scalars(twice.group_by(ids).having(sa.func.count(ids) > 1).limit(3)).all()
     if found:
         shown = ", ".join(map(str, found))
-        return Fault("columns", True, f"{text}; some ids are there more than once ({shown}, say)")
+        text += f"; some ids are there more than once ({shown}, say)"
+        return [Fault("columns", True, text)]
     index = quote(live.spec.index_name("guard").removesuffix("_guard") + "_id")
     fix = f"CREATE UNIQUE INDEX {index} ON {live.name} ({quote(name)})"
-    return Fault("columns", True, text, (fix,))
+    return [Fault("columns", True, text, (fix,))]
 
 
 def refuse_unfit(inspector: Inspector, spec: MessageTable, database: Database) -> Live:
@@ -101,12 +107,7 @@ def refuse_unfit(inspector: Inspector, spec: MessageTable, database: Database) -
     if problems := describe.weak_storage(inspector, spec):
         raise SchemaError(f"table {spec.name} cannot be used: {problems[0]}")
     as_is = read(conn, inspector, spec, database)
-    found = needed(as_is)
-    ids = as_is.columns.get("msg_id")
-    shared = not found and ids is not None and not database.partitioned
-    if shared and ids and not is_unique(inspector, spec, ids.name):
-        found = [not_unique(conn, as_is)]
-    if found:
+    if found := needed(as_is) or of_ids(conn, inspector, as_is):
         raise SchemaError(f"table {spec.name} cannot be used: {faults_text(found)}")
     return as_is
 
@@ -457,7 +458,7 @@ def _hidden_by(live: Live) -> str:
 
 def _written(conn: Connection, t: Tables, live: Live, sent: _Sent) -> Iterator[Fault]:
     """Each outcome that is written to a message, one after the other, as they come."""
-    rows = rows_written(live.spec, max_error(live))
+    rows = rows_written(live.spec, max_error(live.database, live.columns))
     problems: dict[str, list[str]] = {}
     for name in ("claimed", "released", "failed", "dead", "done"):
         problem = _problem(conn, t, live, sent, rows[name])

@@ -100,7 +100,7 @@ def test_a_short_column_of_errors_is_advised_and_errors_are_cut_to_it(name, leng
     live = changed(described(name), "last_error", kind=sa.String(length))
     (fault,) = requirements.faults(live)
     assert (fault.needed, "they are cut" in fault.text) == (False, True)
-    assert describe.max_error(live) == length
+    assert describe.max_error(live.database, live.columns) == length
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_short_column_of_errors_is_advised_and_errors_are_cut_to_it(name, leng
 )
 def test_how_much_of_an_error_is_kept(kind, room):
     live = changed(described("mariadb"), "last_error", kind=kind)
-    assert describe.max_error(live) == room
+    assert describe.max_error(live.database, live.columns) == room
 
 
 @pytest.mark.parametrize(("name", "is_needed"), [("postgresql", True), ("mariadb", False)])
