@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import enum
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
@@ -295,67 +295,59 @@ class Overview:
         return self.counts.get(State(status), Capped(0))
 
 
-_HELP = ("unacknowledged", "hold_objects", "hold_jobs")
+def _sum(rows: Sequence[Count], word: State, of: Callable[[Count], int]) -> Capped:
+    chosen = [one for one in rows if one.status is word]
+    numbers = (Capped(of(x), x.exact is Exact.AT_LEAST, x.exact is Exact.ABOUT) for x in chosen)
+    return sum(numbers, NONE)
+
+
+def _facts_of(rows: Sequence[Count]) -> dict[str, Any]:
+    """What counts say of all of their messages, as fields of `TopicInfo` and `Overview`."""
+    words = dict.fromkeys(one.status for one in rows)
+    ages = (one.oldest_seconds for one in rows if one.status is State.NEW)
+    return {
+        "counts": {word: _sum(rows, word, lambda one: one.count) for word in words},
+        "oldest_seconds": max((max(0.0, age) for age in ages if age is not None), default=None),
+        "unacknowledged": _sum(rows, State.DEAD, lambda one: one.count - one.acknowledged),
+        "hold_objects": _sum(rows, State.DEAD, lambda one: one.hold_objects),
+        "hold_jobs": _sum(rows, State.DEAD, lambda one: one.hold_jobs),
+    }
 
 
 def overview(conn: Connection, t: Tables) -> Overview:
     """The present state of the table and of its instances."""
     who = instances(conn, t)
-    totals: dict[State, Capped] = {}
-    of_topic: defaultdict[str, dict[State, Capped]] = defaultdict(dict)
-    ages: dict[str, float] = {}
-    of_dead: defaultdict[str, dict[str, Capped]] = defaultdict(dict)
-    for one in counts(conn, t, most=MOST):
-        number = Capped(one.count, one.exact is Exact.AT_LEAST, one.exact is Exact.ABOUT)
-        totals[one.status] = totals.get(one.status, Capped(0)) + number
-        if one.topic is None and number.about:
-            continue
-        name = topic_of(one.topic)
-        of_topic[name][one.status] = of_topic[name].get(one.status, Capped(0)) + number
-        if one.status is State.DEAD:
-            open_ones = one.count - one.acknowledged
-            for word, count in zip(
-                _HELP, (open_ones, one.hold_objects, one.hold_jobs), strict=True
-            ):
-                of_dead[name][word] = of_dead[name].get(word, NONE) + replace(number, count=count)
-        if one.status is State.NEW and one.oldest_seconds is not None:
-            ages[name] = max(ages.get(name, 0.0), one.oldest_seconds)
+    rows = counts(conn, t, most=MOST)
+    of_topic: defaultdict[str, list[Count]] = defaultdict(list)
+    for one in rows:
+        if one.topic is not None or one.exact is not Exact.ABOUT:  # else it is of all topics
+            of_topic[topic_of(one.topic)].append(one)
     return Overview(
         read_at=db.instant_ago(conn),
-        counts=totals,
-        topics=_topics(conn, t, who, of_topic, ages, of_dead),
-        oldest_seconds=max(ages.values(), default=None),
+        topics=_topics(conn, t, who, of_topic),
         live=sum(one.life is Life.LIVE for one in who),
         silent=sum(one.silent for one in who),
         dead=sum(one.life in (Life.DEAD, Life.TAKEN_OVER, Life.NO_LEASE) for one in who),
         paused_jobs=tuple(pauses.read_jobs(conn, t)),
-        **{w: sum((one[w] for one in of_dead.values()), NONE) for w in _HELP},
+        **_facts_of(rows),
     )
 
 
 def _topics(
-    conn: Connection,
-    t: Tables,
-    who: list[InstanceInfo],
-    of_topic: Mapping[str, Mapping[State, Capped]],
-    ages: Mapping[str, float],
-    of_dead: Mapping[str, Mapping[str, Capped]],
+    conn: Connection, t: Tables, who: list[InstanceInfo], counted: Mapping[str, Sequence[Count]]
 ) -> tuple[TopicInfo, ...]:
     paused = {one.topic: one for one in pauses.read_all(conn, t)}
     limit = {one.topic: one for one in topics(conn, t)}
     handled = {name for one in who if one.works for name in one.topics or ()}
-    names = {*of_topic, *paused, *limit, *handled, *_newest(conn, t)}
     return tuple(
         TopicInfo(
             topic=name,
-            counts=dict(of_topic.get(name, {})),
-            oldest_seconds=ages.get(name),
             handlers=sum(one.handles(name) for one in who),
             paused=paused.get(name),
             limit=limit.get(name),
-            **of_dead.get(name, {}),
+            **_facts_of(counted.get(name, ())),
         )
-        for name in sorted(names)
+        for name in sorted({*counted, *paused, *limit, *handled, *_newest(conn, t)})
     )
 
 
@@ -464,12 +456,12 @@ def timings(conn: Connection, t: Tables, *, window: Window, waits: bool = True) 
     names = SUMMED if waits else RUNS
 
     def build() -> sa.Select[Any]:
-        query = sa.select(c.topic, *(_sum(t, c[name]) for name in names))
+        query = sa.select(c.topic, *(_summed(t, c[name]) for name in names))
         since = db.now_plus(sa.bindparam("mw_since", type_=sa.Float()))
         recent = sa.and_(c.minute_at > since, c.minute_at <= db.now_plus(sa.literal(0.0)))
         query = query.where(c.table_name == t.label, recent)
         query = query.group_by(c.topic)
-        return query.order_by(_sum(t, c.ran_ms).desc(), c.topic).limit(TIMED)
+        return query.order_by(_summed(t, c.ran_ms).desc(), c.topic).limit(TIMED)
 
     minutes, _ = WINDOWS[window]
     rows = conn.execute(t.built(("timings", waits), build), {"mw_since": -60.0 * minutes})
@@ -502,7 +494,7 @@ def _by_step(
 
     def build() -> sa.Select[Any]:
         place = db.step_of(c.minute_at, lit(step))
-        query = sa.select(place, *(_sum(t, c[name]) for name in SUMMED))
+        query = sa.select(place, *(_summed(t, c[name]) for name in SUMMED))
         since = sa.bindparam("mw_begin", type_=db.UtcDateTime())
         query = query.where(c.table_name == t.label, c.minute_at >= since)
         if topic is not None:
@@ -515,7 +507,7 @@ def _by_step(
     return conn.execute(t.built(("history", step, topic is None), build), params)
 
 
-def _sum(t: Tables, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+def _summed(t: Tables, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
     """Of whole numbers; as floating-point ones, which are exact up to 2**53, where that is
     faster."""
     return sa.func.sum(column + sa.literal_column("0e0") if t.database.slow_sums else column)

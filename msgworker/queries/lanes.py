@@ -109,7 +109,9 @@ def lanes(
     """
     world = World.read(conn, t)
     failing = _failing(conn, t, limit, scan)
-    found = [*_running(conn, t, limit), *failing, *_oldest(conn, t, limit)]
+    found = [*_running(conn, t, limit), *failing]
+    if t.database.oldest_index:
+        found += _first(conn, t, bounded.oldest(t, t.cols()), [], limit)
     found += _stuck(conn, t, world) if blocked else []
     deepest, objects, entries = _deepest(conn, t, limit, scan)
     ids = [*_one_of_each(found), *deepest]
@@ -285,7 +287,8 @@ def _running(conn: Connection, t: Tables, limit: int) -> Iterable[Any]:
 def _failing(conn: Connection, t: Tables, limit: int, scan: int) -> Iterable[Any]:
     """Heads that have failed: those that wait for their instant; dead ones if they block."""
     if t.spec.on_dead == "block" or not t.has("available_at"):
-        return _failed(conn, t, limit)
+        c = t.cols()
+        return _first(conn, t, bounded.failed(t, c), [t.unfinished(c)], limit)
 
     def build() -> sa.Select[Any]:
         c = t.cols()
@@ -301,17 +304,6 @@ def _failing(conn: Connection, t: Tables, limit: int, scan: int) -> Iterable[Any
 
     params = {"rows": limit, "scan": scan}
     return conn.execute(t.built("lanes_failing", build), params).all()
-
-
-def _failed(conn: Connection, t: Tables, limit: int) -> Iterable[Any]:
-    c = t.cols()
-    return _first(conn, t, bounded.failed(t, c), [t.unfinished(c)], limit)
-
-
-def _oldest(conn: Connection, t: Tables, limit: int) -> Iterable[Any]:
-    if not t.database.oldest_index:
-        return []
-    return _first(conn, t, bounded.oldest(t, t.cols()), [], limit)
 
 
 def _first(
@@ -340,20 +332,19 @@ def _deepest(conn: Connection, t: Tables, limit: int, scan: int) -> tuple[list[i
         query = query.with_only_columns(order.label("i"), beginning(key).label("k"))
         return query.order_by(key, order).limit(1).offset(bindparam("scan", type_=sa.Integer()))
 
-    def grouped(last: _Place | None) -> sa.Select[Any]:
+    def grouped(last: _Place | None) -> Any:
         query, key, order = _entries(t)
         columns: list[Any] = [sa.func.min(order).label("i"), sa.func.count().label("n")]
         query = query if last is None else query.where(key < _bound(t, last))
-        return query.with_only_columns(*columns).group_by(key)
+        return query.with_only_columns(*columns).group_by(key).subquery("g").c
 
     def deepest(last: _Place | None) -> sa.Select[Any]:
-        g = grouped(last).subquery("g").c
+        g = grouped(last)
         query = sa.select(g.i).order_by(g.n.desc(), g.i)
         return query.limit(bindparam("rows", type_=sa.Integer()))
 
     def total() -> sa.Select[Any]:
-        g = grouped(None).subquery("g").c
-        columns: list[Any] = [sa.func.count(), sa.func.sum(g.n)]
+        columns: list[Any] = [sa.func.count(), sa.func.sum(grouped(None).n)]
         return sa.select(*columns)
 
     end = conn.execute(t.built("lanes_scanned", scanned), {"scan": scan - 1}).first()
@@ -375,14 +366,11 @@ def _deepest_of_entries(
 
     def build() -> sa.Select[Any]:
         query, key, order = _entries(t)
-        entries = query.order_by(key, order).limit(bindparam("scan", type_=sa.Integer()))
-        e = entries.subquery("e")
-        columns: list[Any] = [sa.func.min(e.c.i).label("i"), sa.func.count().label("n")]
-        grouped = sa.select(*columns).group_by(e.c.o)
-        g = grouped.subquery("g")
-        objects = sa.func.count().over()
-        total = sa.func.sum(g.c.n).over()
-        query = sa.select(g.c.i, g.c.n, objects, total).order_by(g.c.n.desc(), g.c.i)
+        e = query.order_by(key, order).limit(bindparam("scan", type_=sa.Integer())).subquery("e").c
+        columns: list[Any] = [sa.func.min(e.i).label("i"), sa.func.count().label("n")]
+        g = sa.select(*columns).group_by(e.o).subquery("g").c
+        objects, total = sa.func.count().over(), sa.func.sum(g.n).over()
+        query = sa.select(g.i, g.n, objects, total).order_by(g.n.desc(), g.i)
         return query.limit(bindparam("rows", type_=sa.Integer()))
 
     params = {"scan": scan, "rows": limit}
@@ -411,8 +399,7 @@ def _heads(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, tuple[i
         for i in range(branches):
             source, one = t.message.alias("m"), t.message.alias("k")
             c, k = t.cols(source), t.cols(one)
-            place = lit(i)
-            columns: list[ColumnElement[Any]] = [place.label("p"), c.msg_id.label("i")]
+            columns: list[ColumnElement[Any]] = [lit(i).label("p"), c.msg_id.label("i")]
             own = k.msg_id == bindparam(f"i{i}", type_=sa.BigInteger())
             key = sa.select(t.object_key(k)).where(own).scalar_subquery()
             query = t.hinted(sa.select(*columns), source, "object")
@@ -460,15 +447,10 @@ def place(conn: Connection, t: Tables, msg_id: int) -> LanePlace | None:
     if row is None or row[0] is None:
         return None
     params = {"id": msg_id}
-    head, ahead = conn.execute(t.built("place_ahead", partial(_side, t, True)), params).one()
-    _, behind = conn.execute(t.built("place_behind", partial(_side, t, False)), params).one()
-    return LanePlace(
-        shortened(row[0]), msg_id if head is None else int(head), _upto(ahead), _upto(behind)
-    )
-
-
-def _upto(count: int) -> Capped:
-    return Capped(min(int(count), MOST), int(count) > MOST)
+    head, *sides = conn.execute(t.built("place_ahead", partial(_side, t, True)), params).one()
+    sides += conn.execute(t.built("place_behind", partial(_side, t, False)), params).one()[1:]
+    ahead, behind = (Capped(min(int(count), MOST), int(count) > MOST) for count in sides)
+    return LanePlace(shortened(row[0]), msg_id if head is None else int(head), ahead, behind)
 
 
 def _side(t: Tables, ahead: bool) -> sa.Select[Any]:
