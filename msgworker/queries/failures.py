@@ -8,7 +8,7 @@ acknowledged, discarded or cancelled is in none of them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -161,8 +161,17 @@ def failures(
     rows = [_shown(key, group, samples) for key, group in chosen]
     if varying := [row.fingerprint for row in rows if row.varies]:
         statement = t.built(("failures_texts", asked), lambda: _texts(t, *asked))
-        told = conn.execute(statement, params | {"groups": varying}).all()
-        rows = [_with_texts(row, groups[row.fingerprint], told) for row in rows]
+        unread: Counter[str] = Counter()
+        for key, text, count, of_group in conn.execute(statement, params | {"groups": varying}):
+            groups[key].texts[unplaced(text or "")] += int(count)
+            unread[key] = max(0, int(of_group) - TEXTS_READ)
+        for i, row in enumerate(rows):
+            texts = groups[row.fingerprint].texts
+            commonest = texts.most_common(SHOWN)
+            if row.varies and commonest[0][1] > 1:
+                others = len(texts) - len(commonest) + unread[row.fingerprint]
+                shown_texts = tuple(Text(*one) for one in commonest)
+                rows[i] = replace(row, texts=shown_texts, other_texts=others)
     following = None
     if len(ranked) > limit:
         following = cursor_text([chosen[-1][1].count, chosen[-1][0]])
@@ -191,22 +200,6 @@ def _shown(key: str, group: _Group, samples: dict[int, list[tries.Try]]) -> Fail
         example=unplaced(text) if text else None,
         varies=same is None,
     )
-
-
-def _with_texts(row: Failures, group: _Group, told: Sequence[Any]) -> Failures:
-    """With what its messages say. told: as `_texts` has read it."""
-    if not row.varies:
-        return row
-    texts, unread = Counter(group.texts), 0
-    for key, text, count, of_group in told:
-        if key == row.fingerprint:
-            texts[unplaced(text or "")] += int(count)
-            unread = max(0, int(of_group) - TEXTS_READ)
-    commonest = texts.most_common(SHOWN)
-    others = len(texts) - len(commonest) + unread
-    if commonest[0][1] == 1:
-        return row
-    return replace(row, texts=tuple(Text(*one) for one in commonest), other_texts=others)
 
 
 def _texts(t: Tables, by_topic: bool, since: bool, by_job: bool) -> sa.Select[Any]:

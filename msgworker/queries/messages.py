@@ -228,27 +228,23 @@ def with_past(conn: Connection, t: Tables, infos: Iterable[MessageInfo]) -> list
     since they failed. `conn` commits each statement."""
     infos = list(infos)
     dead = {info.msg_id for info in infos if info.status is State.DEAD}
-    told = [info.msg_id for info in infos if info.msg_id in dead or _may_have_changed(info)]
+    failing = {info.msg_id for info in infos if info.status is State.FAILED}
+    waits = (State.NEW, State.PROCESSING)
+    again = {info.msg_id for info in infos if info.status in waits and info.last_error is not None}
+    told = dead | failing | again
     if not told:
         return infos
-    acts = _acts(conn, t, told)
-    failed = tries.of(conn, t, sorted(dead | acts.keys()))
-    return [
-        _with_past(info, failed.get(info.msg_id, []), acts.get(info.msg_id, [])) for info in infos
-    ]
-
-
-def _may_have_changed(info: MessageInfo) -> bool:
-    waits = info.status in (State.NEW, State.PROCESSING) and info.last_error is not None
-    return info.status is State.FAILED or waits
-
-
-def _with_past(info: MessageInfo, failed: Sequence[Try], acts: Sequence[ByOperator]) -> MessageInfo:
-    ending = _ending(info, failed, acts) if info.status is State.DEAD else None
-    last = acts[-1] if acts else None
-    if last is None or last.kind not in ("edit", "rerun") or _failed_since(info, failed, last):
-        last = None
-    return replace(info, ending=ending, changed=last)
+    by_id = _acts(conn, t, [info.msg_id for info in infos if info.msg_id in told])
+    tried = tries.of(conn, t, sorted(dead | by_id.keys()))
+    found = []
+    for info in infos:
+        failed, acts = tried.get(info.msg_id, []), by_id.get(info.msg_id, [])
+        ending = _ending(info, failed, acts) if info.msg_id in dead else None
+        last = acts[-1] if acts and acts[-1].kind in ("edit", "rerun") else None
+        if last is not None and _failed_since(info, failed, last):
+            last = None
+        found.append(replace(info, ending=ending, changed=last))
+    return found
 
 
 def _failed_since(info: MessageInfo, failed: Sequence[Try], act: ByOperator) -> bool:
@@ -275,16 +271,12 @@ def _ending(info: MessageInfo, failed: Sequence[Try], acts: Sequence[ByOperator]
     if not since:
         return Ending(How.UNKNOWN, "no tries left", None)
     if since[-1].kind == Kind.REJECTED:
-        return Ending(How.REJECTED, f"rejected at its {_ordinal(number)} try", number)
+        place = ORDINALS[number - 1] if number <= len(ORDINALS) else f"{number}th"
+        return Ending(How.REJECTED, f"rejected at its {place} try", number)
     crashes = sum(one.kind == Kind.CRASH for one in since)
     text = f"dead after {number} failed {'try' if number == 1 else 'tries'}"
-    if crashes:
-        text += f", {crashes} of them by a crash"
+    text += f", {crashes} of them by a crash" if crashes else ""
     return Ending(How.FAILED, text, number)
-
-
-def _ordinal(number: int) -> str:
-    return ORDINALS[number - 1] if number <= len(ORDINALS) else f"{number}th"
 
 
 def _acts(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, list[ByOperator]]:
@@ -295,9 +287,8 @@ def _acts(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, list[ByO
 
     def build() -> sa.Select[Any]:
         o, a = OPERATION.of(t), AUDIT.of(t)
-        columns: list[Any] = [a.c.msg_id, o.c.kind, o.c.actor, o.c.reason, a.c.changed_at]
-        columns.append(a.c.was_error)
-        query = sa.select(*columns).join_from(a, o, a.c.op_id == o.c.op_id)
+        act: list[Any] = [o.c.kind, o.c.actor, o.c.reason, a.c.changed_at, a.c.was_error]
+        query = sa.select(a.c.msg_id, *act).join_from(a, o, a.c.op_id == o.c.op_id)
         of_ours = (o.c.table_name == t.label, o.c.kind.in_(("rerun", "discard", "cancel", "edit")))
         return query.where(t.among(a.c.msg_id), *of_ours).order_by(a.c.changed_at, a.c.op_id)
 
@@ -387,7 +378,6 @@ def by_ids(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, Message
     found: dict[int, MessageInfo] = {}
     query = sa.select(*columns_of(c, payload=False)).where(t.among(c.msg_id))
     for portion in t.portions(ids):
-        for row in conn.execute(query, {"mw_ids": portion}):
-            info = info_of(t, row)
-            found[info.msg_id] = info
+        infos = (info_of(t, row) for row in conn.execute(query, {"mw_ids": portion}))
+        found |= {info.msg_id: info for info in infos}
     return found

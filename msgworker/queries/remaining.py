@@ -14,15 +14,7 @@ from msgworker.db import beginning, bytewise, fetch, real_instant, seconds_since
 from msgworker.message import State, Status, topic_of
 from msgworker.payload import shown
 from msgworker.queries import messages
-from msgworker.queries.explain import (
-    Asked,
-    Facts,
-    Verdict,
-    Waits,
-    World,
-    sentence,
-    verdict,
-)
+from msgworker.queries.explain import Asked, Facts, Verdict, Waits, World, sentence, verdict
 from msgworker.queries.instances import InstanceInfo, Life, why_not
 from msgworker.store import jobs, pauses
 from msgworker.store.bounded import Capped
@@ -111,7 +103,7 @@ def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left
         holder = world.holder(one.owner)
         if holder is not None and holder.life is Life.LIVE:
             holders[one.owner] = holder
-        if one.head is not None and (waits not in first or _better(one, first[waits][0])):
+        if one.head is not None and (waits not in first or one.rank < first[waits][0].rank):
             first[waits] = one, found
         if one.past is not None and not one.due:
             ahead = max(0.0, -float(one.past))
@@ -135,7 +127,7 @@ def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left
 def _example(
     conn: Connection, t: Tables, one: _Group, found: Verdict, world: World, *, dated: bool
 ) -> Example:
-    asked, head, owner = world.asked, int(one.head or 0), _name(one.owner)
+    asked, head, owner = world.asked, int(one.head or 0), one.name
     assert asked is not None
     facts = replace(_facts_of(one, _unseen(asked)), owner=owner, dated=dated)
     info = messages.show(conn, t, head) if found is Verdict.HELD else None
@@ -162,14 +154,15 @@ class _Group(NamedTuple):
     head: int | None
     past: float | None
 
+    @property
+    def name(self) -> str | None:
+        """The owner, as it can be shown."""
+        return None if self.owner is None else shown(self.owner)
 
-def _name(owner: str | None) -> str | None:
-    return None if owner is None else shown(owner)
-
-
-def _better(one: _Group, known: _Group) -> bool:
-    """As an example: without an owner first, then the lowest."""
-    return (one.owner is not None, one.head or 0) < (known.owner is not None, known.head or 0)
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """As an example: without an owner first, then the lowest."""
+        return self.owner is not None, self.head or 0
 
 
 def _unseen(asked: Asked) -> str:
@@ -231,7 +224,7 @@ def of_job(
     found: dict[tuple[Any, ...], OfJob] = {}
     for row in fetch(conn, statement, {"mw_job": job_id, "mw_slice": [job_id]}):
         one = _Group._make(row)
-        facts = replace(_facts_of(one, ""), owner=_name(one.owner))
+        facts = replace(_facts_of(one, ""), owner=one.name)
         able = world.handling(facts.topic)
         if one.here and able and all(who.scope.get("kind") == "job" for who in able):
             facts = replace(facts, unseen=why_not(able, None, None, job_id))
