@@ -20,16 +20,7 @@ from msgworker.message import State
 from msgworker.queries import messages
 from msgworker.queries.messages import MessageInfo, columns_of, info_of
 from msgworker.store import bounded
-from msgworker.store.bounded import (
-    NO_CURSOR,
-    Filter,
-    Found,
-    Page,
-    Walk,
-    an_id,
-    cursor_place,
-    cursor_text,
-)
+from msgworker.store.bounded import NO_CURSOR, Filter, Found, Page, Walk, an_id
 from msgworker.store.tries import group_columns, group_of
 from msgworker.table import Cols, Tables
 
@@ -54,10 +45,10 @@ def page(
     if not bounded.walks(t, t.cols(), wanted):
         return Found()
     if wanted.fingerprint is not None:
-        at = None if after is None else cursor_place(after, int)[0]
+        at = None if after is None else bounded.cursor_place(after, int)[0]
         found = of_group(conn, t, wanted, newest=newest, limit=limit, after=at)
         if found.next_after is not None:
-            found.next_after = cursor_text([found.next_after])
+            found.next_after = bounded.cursor_text([found.next_after])
         return found
     if wanted.words == (State.DONE,) and newest and wanted.job is None:
         found = _done(conn, t, wanted, limit, after)
@@ -71,7 +62,7 @@ def _chain(
     conn: Connection, t: Tables, wanted: Filter, newest: bool, limit: int, after: str | None
 ) -> Found[MessageInfo]:
     walks = _walks(t, t.cols(), wanted)
-    number, at = (0, None) if after is None else cursor_place(after, int, (int, list))
+    number, at = (0, None) if after is None else bounded.cursor_place(after, int, (int, list))
     low = None if wanted.since is None else bounded.before_instant(conn, t, wanted.since)
     rows: list[MessageInfo] = []
     while 0 <= number < len(walks):
@@ -80,7 +71,7 @@ def _chain(
         found = read(conn, t, walk, wanted, limit=limit - len(rows), at=at)
         rows += found.rows
         if found.next_at is not None:
-            following = cursor_text([number, found.next_at])
+            following = bounded.cursor_text([number, found.next_at])
             return Found(rows, complete=not found.cut, next_after=following)
         number, at = number + 1, None
     return Found(rows)
@@ -144,15 +135,12 @@ def _late(conn: Connection, t: Tables, walk: Walk, wanted: Filter, *, limit: int
 
 def _place(at: Any) -> tuple[str, int]:
     """The parts of a cursor into rows that wait for an instant."""
-    if isinstance(at, list) and len(at) == 2 and isinstance(at[0], str) and _whole(at[1]):
-        with suppress(ValueError):
-            read_instant(at[0])
-            return at[0], at[1]
+    with suppress(ValueError, TypeError):
+        text, msg_id = at
+        if isinstance(text, str) and type(msg_id) is int and -(2**63) <= msg_id < 2**63:
+            read_instant(text)
+            return text, msg_id
     raise ConfigError(NO_CURSOR)
-
-
-def _whole(part: Any) -> bool:
-    return isinstance(part, int) and not isinstance(part, bool) and -(2**63) <= part < 2**63
 
 
 def _done(
@@ -162,38 +150,28 @@ def _done(
     none, those below the oldest waiting message come next, and what is among the backlog last."""
     stage, at, top, low_open = 0, None, None, None
     if after is not None:
-        kinds = (int, (int, type(None)), (int, type(None)), (int, type(None)))
-        stage, at, top, low_open = cursor_place(after, *kinds)
+        place = (int, type(None))
+        stage, at, top, low_open = bounded.cursor_place(after, int, place, place, place)
     walk = _walks(t, t.cols(), wanted)[-1]
     low = None if wanted.since is None else bounded.before_instant(conn, t, wanted.since)
     read = partial(_along, conn, t, walk, wanted, newest=True, limit=limit)
-    if stage == 0:
-        found = read(low=low, at=at)
-        if found.rows or not found.cut:
-            return _told(found, [0, found.next_at, None, None])
+    found = read(low=low if stage < 2 else low_open, at=at)
+    if stage == 0 and found.cut and not found.rows:
         split = _lowest_open(conn, t)
-        if split is None or split > found.next_at or (low is not None and split <= low):
-            return _told(found, [0, found.next_at, None, None])
-        stage, at, top, low_open = 1, split, found.next_at, split
-    if stage == 1:
-        found = read(low=low, at=at)
-        if found.next_at is not None or top is None or low_open is None:
-            return _told(found, [1, found.next_at, top, low_open])
-        return Found(found.rows, next_after=cursor_text([2, top, None, low_open]))
-    found = read(low=low_open, at=at)
-    return _told(found, [2, found.next_at, None, low_open])
-
-
-def _told(found: Page, place: list[Any]) -> Found[MessageInfo]:
-    following = None if found.next_at is None else cursor_text(place)
-    return Found(found.rows, complete=not found.cut, next_after=following)
+        if split is not None and split <= found.next_at and (low is None or split > low):
+            stage, top, low_open = 1, found.next_at, split
+            found = read(low=low, at=split)
+    following = None if found.next_at is None else [stage, found.next_at, top, low_open]
+    if stage == 1 and following is None and top is not None and low_open is not None:
+        following, found = [2, top, None, low_open], found._replace(cut=False)
+    cursor = None if following is None else bounded.cursor_text(following)
+    return Found(found.rows, complete=not found.cut, next_after=cursor)
 
 
 def _lowest_open(conn: Connection, t: Tables) -> int | None:
     """The lowest msg_id of an unfinished message, as far as an index shows it."""
     if not t.database.oldest_index:
-        first = bounded.first_open(conn, t)
-        return None if first is None else first[0]
+        return (bounded.first_open(conn, t) or (None,))[0]
     return bounded.walks(t, t.cols(), Filter((State.NEW,)))[0].end(conn, t, rows=1)
 
 
