@@ -173,16 +173,8 @@ class Setting:
             return seconds(place, value, self.least, self.most)
         if self.kind == "whole":
             return whole(place, as_whole(value), self.least, self.most)
-        if self.kind == "flag":
-            return as_flag(value, place)
-        if self.kind == "texts":
-            return as_texts(value, place)
-        if self.kind == "names":
-            return as_names(value, place)
-        if self.kind == "where":
-            return as_where(value, place)
-        if self.kind == "layout":
-            return as_layout(value, place)
+        if self.kind in _READERS:
+            return _READERS[self.kind](value, place)
         if not isinstance(value, str) or not value.strip():
             # An empty or odd url is not repeated: it may hold a password.
             got = "" if self.name in ("url", "locks") else f", got {value!r:.80}"
@@ -191,6 +183,15 @@ class Setting:
             choices = ", ".join(self.choices)
             raise ConfigError(f"{place} must be one of {choices}; got {value!r:.80}")
         return value
+
+
+_READERS: dict[str, Callable[[Any, str], Any]] = {
+    "flag": as_flag,
+    "texts": as_texts,
+    "names": as_names,
+    "where": as_where,
+    "layout": as_layout,
+}
 
 
 def _row(

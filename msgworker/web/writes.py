@@ -13,17 +13,18 @@ from msgworker.web.sessions import Role
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
-    """A write. kind: in the path of its page. ops: the function of ops. text: what it does."""
+    """A write. kind: in the path of its page. text: what it does. ops: the function of ops, "" =
+    it is named as the kind."""
 
     kind: str
-    ops: str
     verb: str
     text: str
+    ops: str = ""
     role: Role = Role.OPERATOR
 
     def of(self, ops: Ops) -> Callable[..., Repaired]:
         """The function, of these ops."""
-        found: Callable[..., Repaired] = getattr(ops, self.ops)
+        found: Callable[..., Repaired] = getattr(ops, self.ops or self.kind.replace("-", "_"))
         return found
 
 
@@ -66,7 +67,6 @@ CHANGES = {
     for one in (
         Change(
             kind="rerun",
-            ops="rerun",
             verb="Rerun",
             text="Failed and dead messages are tried again, with their tries set to 0: each has "
             "all its tries again. Items of a fan-out that are done stay done: only the others run.",
@@ -76,7 +76,6 @@ CHANGES = {
         ),
         Change(
             kind="discard",
-            ops="discard",
             verb="Discard",
             text="New, failed and dead messages become dead for good, with the reason as their "
             "error. Their objects continue with what is behind them.",
@@ -88,7 +87,6 @@ CHANGES = {
         ),
         Change(
             kind="cancel",
-            ops="cancel",
             verb="Cancel",
             text="New and failed messages are dead at once. Running ones are asked to end: their "
             "instance sees that within a heartbeat.",
@@ -100,7 +98,6 @@ CHANGES = {
         ),
         Change(
             kind="acknowledge",
-            ops="acknowledge",
             verb="Acknowledge",
             text="Dead messages stay dead, and are known: they leave the numbers that call for "
             "help, and the failures. What they hold up, an object or a job, stays so until they "
@@ -116,7 +113,6 @@ CHANGES = {
 
 EDIT = Write(
     kind="edit",
-    ops="edit",
     verb="Edit",
     text="It keeps its id and its place. It is done only if the message is still as it is shown "
     "here. A dead message stays dead until it is rerun.",
@@ -175,7 +171,6 @@ ON_THINGS = {
         ),
         OnThing(
             kind="remove-limit",
-            ops="remove_limit",
             role=Role.ADMIN,
             verb="Remove the limits of",
             what="topic",
@@ -186,7 +181,6 @@ ON_THINGS = {
         ),
         OnThing(
             kind="release",
-            ops="release",
             verb="Release",
             what="instance",
             text="Its messages are given back, and a try is counted for each. Do this if its "
@@ -199,7 +193,6 @@ ON_THINGS = {
         ),
         OnThing(
             kind="pause-job",
-            ops="pause_job",
             verb="Pause",
             what="job",
             text="None of its messages starts from the next heartbeat of each instance on. Those "
@@ -209,7 +202,6 @@ ON_THINGS = {
         ),
         OnThing(
             kind="resume-job",
-            ops="resume_job",
             verb="Resume",
             what="job",
             text="Its messages start again.",
@@ -218,7 +210,6 @@ ON_THINGS = {
         ),
         OnThing(
             kind="seal-job",
-            ops="seal_job",
             verb="Seal",
             what="job",
             text="All of its messages were sent: it completes when they have ended. For one whose "
@@ -229,7 +220,6 @@ ON_THINGS = {
         ),
         OnThing(
             kind="cancel-job",
-            ops="cancel_job",
             verb="Cancel",
             what="job",
             text="It is sealed, its message is never sent, and what has not ended of it is "
@@ -241,7 +231,6 @@ ON_THINGS = {
         ),
         OnThing(
             kind="pause-schedule",
-            ops="pause_schedule",
             verb="Pause",
             what="schedule",
             text="It does not fire from now on. Messages that it has sent are handled.",
@@ -250,7 +239,6 @@ ON_THINGS = {
         ),
         OnThing(
             kind="resume-schedule",
-            ops="resume_schedule",
             verb="Resume",
             what="schedule",
             text="It fires again, from its next tick on. Those of the pause are left out.",
@@ -268,7 +256,6 @@ ON_THINGS = {
         ),
         OnThing(
             kind="delete-schedule",
-            ops="delete_schedule",
             role=Role.ADMIN,
             verb="Delete",
             what="schedule",
@@ -279,7 +266,6 @@ ON_THINGS = {
         ),
         OnThing(
             kind="release-lock",
-            ops="release_lock",
             role=Role.ADMIN,
             verb="Take away",
             what="lock",
@@ -292,5 +278,9 @@ ON_THINGS = {
     )
 }
 ON_THINGS["release-lock-elsewhere"] = replace(
-    ON_THINGS["release-lock"], kind="release-lock-elsewhere", elsewhere=True, api=""
+    ON_THINGS["release-lock"],
+    kind="release-lock-elsewhere",
+    ops="release_lock",
+    elsewhere=True,
+    api="",
 )

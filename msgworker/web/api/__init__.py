@@ -14,10 +14,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from msgworker.web.api import messages, operations, overview
-from msgworker.web.api.calling import Endpoint, answer_of
+from msgworker.web.api import messages, operations, overview  # noqa: F401 - they add ENDPOINTS
+from msgworker.web.api.calling import ENDPOINTS, answer_of
 
-ENDPOINTS: list[Endpoint] = [*overview.ENDPOINTS, *messages.ENDPOINTS, *operations.ENDPOINTS]
+__all__ = ["ENDPOINTS", "routes"]
 
 
 async def openapi(request: Request) -> Response:

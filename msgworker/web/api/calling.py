@@ -9,9 +9,9 @@ import json
 import math
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import urlencode
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -234,33 +234,30 @@ class ApiCall:
         return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Endpoint:
     """A method and a path below /api/v1, with all that the OpenAPI document says about it.
 
-    gives: the type of the answer, for the document. page: the answer is a page of these. write: it
-    takes an Idempotency-Key. paths: descriptions of the parts of the path. tag: "" = the first part
-    of the path.
+    gives: the type of the answer, for the document. page: the answer is a page of these. tag: "" =
+    the first part of the path.
     """
 
     method: str
     path: str
     handler: Callable[[ApiCall], Awaitable[Any]]
+    name: str
+    says: str
     gives: Any
     role: Role = Role.VIEWER
     query: type[BaseModel] = Nothing
     body: type[BaseModel] | None = None
     page: bool = False
     tag: str = ""
-    paths: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def write(self) -> bool:
+        """It takes an Idempotency-Key."""
         return self.method != "GET"
-
-    @property
-    def name(self) -> str:
-        return self.handler.__name__
 
     def route(self) -> Route:
         """The route of it."""
@@ -271,17 +268,31 @@ class Endpoint:
         return Route(self.path, answer, methods=[self.method], name=self.name)
 
 
-def endpoint_of(
-    handler: Callable[[ApiCall], Awaitable[Any]],
-    method: str,
-    path: str,
-    name: str,
-    says: str,
-    **more: Any,
-) -> Endpoint:
-    """The endpoint of a write of `web.writes`."""
-    handler.__name__, handler.__doc__ = name, says
-    return Endpoint(method, path, handler, Repaired, **more)
+ENDPOINTS: list[Endpoint] = []
+H = TypeVar("H", bound=Callable[..., Awaitable[Any]])
+
+
+def endpoint(
+    place: str, gives: Any, *, name: str = "", says: str = "", **more: Any
+) -> Callable[[H], H]:
+    """The function behind this answers at a place such as "GET /overview"; its name and docstring
+    are those of the document, unless others are given."""
+
+    def decorate(handler: H) -> H:
+        method, path = place.split()
+        made = Endpoint(
+            method=method,
+            path=path,
+            handler=handler,
+            name=name or handler.__name__,
+            says=says or handler.__doc__ or "",
+            gives=gives,
+            **more,
+        )
+        ENDPOINTS.append(made)
+        return handler
+
+    return decorate
 
 
 class Page:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Required
 
 from pydantic import TypeAdapter
@@ -145,49 +145,50 @@ def _operation(one: Endpoint, parts: _Parts) -> dict[str, Any]:
     answers = {"200": _content("What was asked for.", answer)}
     if one.gives is Repaired:
         answers["202"] = _content("It still runs.", answer)
-    answers |= _faults()
+    problem = {"application/problem+json": {"schema": {"$ref": REF.format(model="Problem")}}}
+    for status, text in FAULTS.items():
+        answers[status] = {"description": text, "content": problem}
     found: dict[str, Any] = {
         "operationId": one.name,
         "tags": [one.tag or one.path.split("/")[1]],
-        "summary": " ".join((one.handler.__doc__ or "").split()),
+        "summary": " ".join(one.says.split()),
         "description": f"Needs the role {one.role}.",
         "parameters": [*_in_path(one), *_in_query(one), *_in_header(one)],
         "responses": answers,
     }
     if one.body is not None:
-        needed = bool(one.body.model_json_schema().get("required"))
-        schema = parts.of(one.body, "validation")
         found["requestBody"] = {
-            "required": needed,
-            "content": {"application/json": {"schema": schema}},
+            "required": bool(one.body.model_json_schema().get("required")),
+            "content": {"application/json": {"schema": parts.of(one.body, "validation")}},
         }
     return found
-
-
-def _faults() -> dict[str, Any]:
-    content = {"application/problem+json": {"schema": {"$ref": REF.format(model="Problem")}}}
-    return {one: {"description": text, "content": content} for one, text in FAULTS.items()}
 
 
 def _content(text: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {"description": text, "content": {"application/json": {"schema": schema}}}
 
 
-def _in_path(one: Endpoint) -> list[dict[str, Any]]:
-    found = []
-    for name, text in one.paths.items():
+NAMED = {
+    "msg_id": "the id of a message",
+    "job_id": "the id of a job",
+    "op_id": "the number of an operation",
+    "instance": "the id of an instance",
+    "topic": "the name of a topic",
+}
+"""The parts of paths; `name` is of what the path begins with."""
+
+
+def _in_path(one: Endpoint) -> Iterator[dict[str, Any]]:
+    for name in re.findall(r"{(\w+)", one.path):
         schema: dict[str, Any] = {"type": "string", "minLength": 1}
         if name in ("msg_id", "op_id"):
             schema = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
-        found.append(
-            {"name": name, "in": "path", "required": True, "description": text, "schema": schema}
-        )
-    return found
+        text = NAMED.get(name) or f"the name of a {one.path.split('/')[1].removesuffix('s')}"
+        yield {"name": name, "in": "path", "required": True, "description": text, "schema": schema}
 
 
-def _in_query(one: Endpoint) -> list[dict[str, Any]]:
+def _in_query(one: Endpoint) -> Iterator[dict[str, Any]]:
     schema = one.query.model_json_schema(mode="validation")
-    found = []
     for name, part in schema.get("properties", {}).items():
         if "anyOf" in part:  # None: the parameter is left out
             kept = [kind for kind in part.pop("anyOf") if kind != {"type": "null"}]
@@ -195,24 +196,19 @@ def _in_query(one: Endpoint) -> list[dict[str, Any]]:
         if part.get("default", 0) is None:
             del part["default"]
         part.pop("title", None)
-        found.append({"name": name, "in": "query", "required": False, "schema": part})
-    return found
+        yield {"name": name, "in": "query", "required": False, "schema": part}
 
 
-def _in_header(one: Endpoint) -> list[dict[str, Any]]:
-    if not one.write:
-        return []
-    text = "The same key again, with the same request, returns what the first one did."
-    schema = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"}
-    return [
-        {
+def _in_header(one: Endpoint) -> Iterator[dict[str, Any]]:
+    if one.write:
+        yield {
             "name": "Idempotency-Key",
             "in": "header",
             "required": False,
-            "description": text,
-            "schema": schema,
+            "description": "The same key again, with the same request, returns what the first one "
+            "did.",
+            "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
         }
-    ]
 
 
 def text(endpoints: Sequence[Endpoint]) -> str:

@@ -19,7 +19,6 @@ from msgworker.web.api import calling
 from msgworker.web.api.calling import (
     ApiCall,
     ApiInput,
-    Endpoint,
     Flag,
     Instant,
     Page,
@@ -27,7 +26,7 @@ from msgworker.web.api.calling import (
     Selection,
     Why,
     Wrong,
-    endpoint_of,
+    endpoint,
     page_of,
 )
 from msgworker.web.api.operations import lasting
@@ -135,11 +134,13 @@ def _found(site: Site, given: dict[str, Any]) -> Any:
     return site.ops.messages(newest=newest, **given)
 
 
+@endpoint("GET /messages", MessageInfo, query=Filter, page=True)
 async def list_messages(call: ApiCall) -> Page:
     """Messages by filter, without payloads."""
     return Page(await call.site.ask(_found, call.site, call.query.model_dump()))
 
 
+@endpoint("GET /messages/{msg_id}", Whole, query=Shown)
 async def get_message(call: ApiCall) -> Whole:
     """One message, with its failed tries and what waits behind it."""
     found = await _message(call)
@@ -147,12 +148,14 @@ async def get_message(call: ApiCall) -> Whole:
     return Whole(_hidden(call, found), place)
 
 
+@endpoint("GET /messages/{msg_id}/attempts", Try, query=calling.ListInput, page=True)
 async def list_attempts(call: ApiCall) -> Page:
     """The failed tries of a message, oldest first, with their tracebacks."""
     found = await _message(call, items=0)
     return page_of(call, found.tries, lambda one: one.number)
 
 
+@endpoint("GET /messages/{msg_id}/items", ItemInfo, query=Items, page=True)
 async def list_items(call: ApiCall) -> Page:
     """The items of a message's fan-outs that have ended, by key."""
     msg_id = call.number("msg_id", "message")
@@ -161,6 +164,7 @@ async def list_items(call: ApiCall) -> Page:
     return Page(found, [_hidden_item(call, one) for one in found])
 
 
+@endpoint("GET /messages/{msg_id}/explain", Explanation)
 async def explain_message(call: ApiCall) -> Explanation:
     """Why a message is not running."""
     msg_id = call.number("msg_id", "message")
@@ -213,6 +217,7 @@ def _sent(call: ApiCall) -> Sent:
     return call.acting.send(body.topic, body.payload, **options)
 
 
+@endpoint("POST /messages", Sent, role=Role.OPERATOR, body=Send)
 async def send_message(call: ApiCall) -> Sent:
     """Send one message; the audit has who did, in the same transaction."""
     return await call.site.ask(_sent, call)
@@ -248,6 +253,7 @@ async def _counted(call: ApiCall, change: Change, **asked: Any) -> Repaired:
     return await call.site.count(change.of(call.ops), **asked, count_limit=COUNTED)
 
 
+@endpoint("POST /messages/{msg_id}/edit", Repaired, role=EDIT.role, query=Shown, body=Edit)
 async def edit_message(call: ApiCall) -> Repaired:
     """Correct a message that waits or is dead; see `app.ops.edit`."""
     msg_id = (await _message(call, items=0)).msg_id
@@ -259,50 +265,24 @@ async def edit_message(call: ApiCall) -> Repaired:
     return replace(done, changes=seen)
 
 
-_ONE: dict[str, Any] = {"paths": {"msg_id": "the id of a message"}}
-
-
-def _endpoint(change: Change, many: bool) -> Endpoint:
+def _add(change: Change, many: bool) -> None:
     """The endpoint of a change, on one message or on many."""
     word, again = change.word, bool(change.orders)
-    path = f"/{word}" if many else f"/messages/{{msg_id}}/{word}"
-    name = f"{word}_messages" if many else f"{word}_message"
     body: type[ApiInput] = (ManyAgain if again else Many) if many else (Again if again else Why)
 
+    @endpoint(
+        f"POST /{word}" if many else f"POST /messages/{{msg_id}}/{word}",
+        Repaired,
+        name=f"{word}_messages" if many else f"{word}_message",
+        says=change.says[many],
+        role=change.role,
+        body=body,
+        tag="messages",
+    )
     async def handler(call: ApiCall) -> Repaired | Progress:
         return await (_on_many if many else _on_one)(call, change)
 
-    about = {"tag": "messages"} if many else _ONE
-    says = change.says[many]
-    return endpoint_of(handler, "POST", path, name, says, role=change.role, body=body, **about)
 
-
-ENDPOINTS = [
-    Endpoint("GET", "/messages", list_messages, MessageInfo, query=Filter, page=True),
-    Endpoint("POST", "/messages", send_message, Sent, role=Role.OPERATOR, body=Send),
-    Endpoint("GET", "/messages/{msg_id}", get_message, Whole, query=Shown, **_ONE),
-    Endpoint(
-        "GET",
-        "/messages/{msg_id}/attempts",
-        list_attempts,
-        Try,
-        query=calling.ListInput,
-        page=True,
-        **_ONE,
-    ),
-    Endpoint(
-        "GET", "/messages/{msg_id}/items", list_items, ItemInfo, query=Items, page=True, **_ONE
-    ),
-    Endpoint("GET", "/messages/{msg_id}/explain", explain_message, Explanation, **_ONE),
-    Endpoint(
-        "POST",
-        "/messages/{msg_id}/edit",
-        edit_message,
-        Repaired,
-        role=EDIT.role,
-        query=Shown,
-        body=Edit,
-        **_ONE,
-    ),
-    *(_endpoint(change, many) for many in (False, True) for change in CHANGES.values()),
-]
+for _many in (False, True):
+    for _change in CHANGES.values():
+        _add(_change, _many)

@@ -20,11 +20,10 @@ from msgworker.queries.jobs import JobInfo
 from msgworker.web import shown
 from msgworker.web.api.calling import (
     ApiCall,
-    Endpoint,
     ListInput,
     Page,
     Why,
-    endpoint_of,
+    endpoint,
     page_of,
     plain,
 )
@@ -110,12 +109,14 @@ class Release(Why):
     force: bool = Field(default=False, strict=True)
 
 
+@endpoint("GET /instances", InstanceInfo, query=ListInput, page=True)
 async def list_instances(call: ApiCall) -> Page:
     """Live instances, then dead and foreign ones."""
     found = await call.site.look(call.ops.instances)
     return page_of(call, found, lambda one: one.instance_id)
 
 
+@endpoint("GET /schedules", ScheduleInfo, query=ListInput, page=True)
 async def list_schedules(call: ApiCall) -> Page:
     """Schedules with their next times; payloads are not shown."""
     found = await call.site.look(call.ops.schedules)
@@ -128,6 +129,7 @@ def _schedule(one: ScheduleInfo) -> dict[str, Any]:
     return fields | {"payload": None}
 
 
+@endpoint("GET /limits", TopicLimit, query=ListInput, page=True)
 async def list_limits(call: ApiCall) -> Page:
     """The topics with max_running or rate, and what is used of them."""
     found = await call.site.look(call.ops.limits)
@@ -151,6 +153,7 @@ def _known(call: ApiCall, centre: str) -> None:
         raise HTTPException(404, "the dashboard knows no other lock centre: start it with --locks")
 
 
+@endpoint("GET /locks", Lock, query=Locks, page=True)
 async def list_locks(call: ApiCall) -> Page:
     """The locks that are held now."""
     where = call.query.centre
@@ -164,12 +167,13 @@ async def list_locks(call: ApiCall) -> Page:
     return page_of(call, rows, lambda one: one.name)
 
 
-def write_of(kind: str) -> Endpoint:
+def _add(act: OnThing) -> None:
     """The endpoint of a write about one thing."""
-    act = ON_THINGS[kind]
-    method, path, name = act.api.split()
-    part = path[path.index("{") + 1 : path.index("}")].partition(":")[0]
+    place, name = act.api.rsplit(" ", 1)
+    part = place[place.index("{") + 1 : place.index("}")].partition(":")[0]
+    body = ReleaseLock if act.what == "lock" else Release if act.force else Why
 
+    @endpoint(place, Repaired, name=name, says=act.says, role=act.role, body=body)
     async def handler(call: ApiCall) -> Repaired | Progress:
         given = call.body.model_dump()
         about = await _about(call, act, part)
@@ -181,12 +185,6 @@ def write_of(kind: str) -> Endpoint:
             return await lasting(call, title, lambda on_progress: write(progress=on_progress))
         run = call.site.count if act.counts else call.site.ask
         return await run(lambda: write(**call.site.locks_at(where == "other")))
-
-    ids = {"instance": "the id of an instance", "job": "the id of a job"}
-    named = ids.get(act.what, f"the name of a {act.what}")
-    body = ReleaseLock if act.what == "lock" else Release if act.force else Why
-    about = {"paths": {part: named}, "role": act.role, "body": body}
-    return endpoint_of(handler, method, path, name, act.says, **about)
 
 
 async def job_of(call: ApiCall) -> JobInfo:
@@ -213,27 +211,6 @@ async def _about(call: ApiCall, act: OnThing, part: str) -> str | int:
     raise HTTPException(404, f"there is no schedule {shown.cut(name, 60)!r}; see /schedules")
 
 
-ENDPOINTS = [
-    Endpoint(
-        "GET",
-        "/instances",
-        list_instances,
-        InstanceInfo,
-        query=ListInput,
-        page=True,
-    ),
-    write_of("release"),
-    Endpoint(
-        "GET",
-        "/schedules",
-        list_schedules,
-        ScheduleInfo,
-        query=ListInput,
-        page=True,
-    ),
-    *(write_of(f"{verb}-schedule") for verb in ("pause", "resume", "run", "delete")),
-    Endpoint("GET", "/limits", list_limits, TopicLimit, query=ListInput, page=True),
-    write_of("remove-limit"),
-    Endpoint("GET", "/locks", list_locks, Lock, query=Locks, page=True),
-    write_of("release-lock"),
-]
+for _act in ON_THINGS.values():
+    if _act.api:
+        _add(_act)

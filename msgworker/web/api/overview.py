@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 from starlette.exceptions import HTTPException
 
@@ -18,7 +18,6 @@ from msgworker.web.api.calling import (
     Actor,
     ApiCall,
     ApiInput,
-    Endpoint,
     Flag,
     IdText,
     Instant,
@@ -27,9 +26,10 @@ from msgworker.web.api.calling import (
     ListInput,
     Page,
     Topic,
+    endpoint,
     page_of,
 )
-from msgworker.web.api.operations import job_of, write_of
+from msgworker.web.api.operations import job_of
 
 
 class Span(ApiInput):
@@ -44,18 +44,21 @@ class Window(Span):
     topic: Topic | None = None
 
 
+@endpoint("GET /overview", Overview)
 async def get_overview(call: ApiCall) -> Overview:
     """Counts up to 10,000 by state and topic, the oldest message, instances."""
     found: Overview = await call.site.look(call.ops.overview)
     return found
 
 
+@endpoint("GET /topics", TopicInfo, query=ListInput, page=True)
 async def list_topics(call: ApiCall) -> Page:
     """All topics, with counts, pauses and limits."""
     found = await call.site.look(call.ops.overview)
     return page_of(call, found.topics, lambda one: one.topic)
 
 
+@endpoint("GET /metrics/series", History, query=Window, tag="overview")
 async def get_series(call: ApiCall) -> History:
     """What instances did in each step of a window."""
     found: History = await call.site.look(
@@ -64,12 +67,14 @@ async def get_series(call: ApiCall) -> History:
     return found
 
 
+@endpoint("GET /metrics/topics", Timings, query=Span, tag="topics")
 async def get_timings(call: ApiCall) -> Timings:
     """What was done of each topic in a window, and how long it took."""
     found: Timings = await call.site.look(call.ops.timings, call.query.window)
     return found
 
 
+@endpoint("GET /sizes", Sizes, tag="overview")
 async def get_sizes(call: ApiCall) -> Sizes:
     """The bytes of the tables and of their indexes; null = unknown."""
     found: Sizes = await call.site.look(call.ops.sizes)
@@ -94,11 +99,13 @@ class Lanes(calling.Paging):
     by: Literal["behind", "blocked", "object"] = "behind"
 
 
+@endpoint("GET /failures", Failures, query=Groups, page=True)
 async def list_failures(call: ApiCall) -> Page:
     """Dead and failing messages grouped by error, the largest group first."""
     return Page(await call.site.ask(call.ops.failures, **call.query.model_dump()))
 
 
+@endpoint("GET /lanes", LaneInfo, query=Lanes, page=True)
 async def list_lanes(call: ApiCall) -> Page:
     """Objects that wait, with their heads and how many messages are behind them."""
     return Page(await call.site.ask(call.ops.lanes, **call.query.model_dump()))
@@ -115,6 +122,7 @@ class Jobs(ApiInput):
     state: Literal["open", "ended"] | None = None
 
 
+@endpoint("GET /jobs", JobInfo, query=Jobs, page=True)
 async def list_jobs(call: ApiCall) -> Page:
     """Jobs, the newest first, and how far each is; payloads are not shown."""
     asked = call.query.model_dump(exclude={"state"})
@@ -124,12 +132,10 @@ async def list_jobs(call: ApiCall) -> Page:
     return Page(found, [replace(one, payload=None) for one in found])
 
 
+@endpoint("GET /jobs/{job_id}", JobInfo)
 async def get_job(call: ApiCall) -> JobInfo:
     """One job, and how far it is; its payload is not shown."""
     return replace(await job_of(call), payload=None)
-
-
-_JOB: dict[str, Any] = {"paths": {"job_id": "the id of a job"}}
 
 
 # --- The audit: what was asked, by whom, from where and why; and operations as they run.
@@ -148,6 +154,7 @@ class Entries(ApiInput):
     payload: Flag = "0"
 
 
+@endpoint("GET /audit", AuditEntry, query=Entries, page=True)
 async def list_audit(call: ApiCall) -> Page:
     """Operations, the newest first."""
     given = call.query.model_dump()
@@ -159,6 +166,7 @@ async def list_audit(call: ApiCall) -> Page:
     return Page(found)
 
 
+@endpoint("GET /operations/{op_id}", Operation, tag="audit")
 async def get_operation(call: ApiCall) -> Operation:
     """An operation as it is now: how many messages it has changed, and whether it has ended."""
     op_id = call.number("op_id", "operation")
@@ -166,27 +174,3 @@ async def get_operation(call: ApiCall) -> Operation:
     if found is None:
         raise HTTPException(404, f"there is no operation {op_id}; see /audit")
     return replace(found, request=None)
-
-
-ENDPOINTS: list[Endpoint] = [
-    Endpoint("GET", "/overview", get_overview, Overview),
-    Endpoint("GET", "/topics", list_topics, TopicInfo, query=ListInput, page=True),
-    Endpoint("GET", "/metrics/series", get_series, History, query=Window, tag="overview"),
-    Endpoint("GET", "/metrics/topics", get_timings, Timings, query=Span, tag="topics"),
-    Endpoint("GET", "/sizes", get_sizes, Sizes, tag="overview"),
-    *(write_of(f"{verb}-topic") for verb in ("pause", "resume")),
-    Endpoint("GET", "/failures", list_failures, Failures, query=Groups, page=True),
-    Endpoint("GET", "/lanes", list_lanes, LaneInfo, query=Lanes, page=True),
-    Endpoint("GET", "/jobs", list_jobs, JobInfo, query=Jobs, page=True),
-    Endpoint("GET", "/jobs/{job_id}", get_job, JobInfo, **_JOB),
-    *(write_of(f"{verb}-job") for verb in ("seal", "pause", "resume", "cancel")),
-    Endpoint("GET", "/audit", list_audit, AuditEntry, query=Entries, page=True),
-    Endpoint(
-        "GET",
-        "/operations/{op_id}",
-        get_operation,
-        Operation,
-        paths={"op_id": "the number of an operation"},
-        tag="audit",
-    ),
-]
