@@ -8,7 +8,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -502,7 +501,7 @@ class Tables(ABC):
         """The roles by which an index of slices is made."""
         return tuple(role for role in self.spec.slices if role in self.names)
 
-    @cached_property
+    @property
     def object_type(self) -> TypeEngine[Any]:
         """The type of `object_id`, for parameters that are compared with it."""
         return self.message.c[self.names["object_id"]].type
