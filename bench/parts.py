@@ -15,7 +15,6 @@ from typing import Any
 from bench.plot import Point
 from bench.report import Line
 
-OURS = "msgworker"
 Series = dict[str, list[Point]]
 
 
@@ -43,7 +42,7 @@ class Run:
     @property
     def faults(self) -> int:
         """Ours; what a peer does wrong stands in its line."""
-        ours = [line for line in self.peers if line.label.startswith(OURS)]
+        ours = [line for line in self.peers if line.is_ours]
         return sum(line.faults for line in [*self.scenarios, *ours])
 
     @property
@@ -81,8 +80,8 @@ def add(runs: Sequence[Run], newest: Run) -> list[Run]:
     anew = {*map(_scenario, newest.scenarios), *_peers(newest)}
     for run in runs:
         run.scenarios = [line for line in run.scenarios if _scenario(line) not in anew]
-        run.peers = [line for line in run.peers if _is_ours(line) or _peer(line) not in anew]
-        compared = {_work(line) for line in run.peers if not _is_ours(line)}
+        run.peers = [line for line in run.peers if line.is_ours or _peer(line) not in anew]
+        compared = {_work(line) for line in run.peers if not line.is_ours}
         run.peers = [line for line in run.peers if _work(line) in compared]
         run.backlog = _without(run.backlog, newest.backlog)
         run.processes = _without(run.processes, newest.processes)
@@ -107,7 +106,7 @@ def _scenario(line: Line) -> tuple[str, ...]:
 
 
 def _peers(run: Run) -> set[tuple[str, ...]]:
-    return {_peer(line) for line in run.peers if not _is_ours(line)}
+    return {_peer(line) for line in run.peers if not line.is_ours}
 
 
 def _peer(line: Line) -> tuple[str, ...]:
@@ -117,10 +116,6 @@ def _peer(line: Line) -> tuple[str, ...]:
 
 def _work(line: Line) -> tuple[str, ...]:
     return line.scenario, line.label.partition(": ")[2]
-
-
-def _is_ours(line: Line) -> bool:
-    return line.label.startswith(OURS)
 
 
 def _without(series: Series, newer: Series) -> Series:

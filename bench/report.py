@@ -21,9 +21,12 @@ HEADINGS = (
     "trips/msg",
     "cpu us/msg",
     "wasted",
+    "without",
     "note",
 )
 TEXTS = (0, 1, len(HEADINGS) - 1)
+OURS = "msgworker:"
+"""How the label of our line begins, among those of other queues and of a release of ours."""
 
 
 @dataclass(slots=True)
@@ -34,7 +37,8 @@ class Line:
     with, measured beside it; ours: msgworker's rates, beside a peer's. cpus, cpus_beside: client
     CPU for each message of each round, and of what `ours` has the rates of, where both matter.
     missing: messages not handled, or handled twice. wasted: share of the candidates offered that
-    were not won. not_run: why there are no figures.
+    were not won. without: what a peer does not do of what this row asks for, by words of
+    bench/peers/peer.py. not_run: why there are no figures.
     """
 
     database: str
@@ -54,6 +58,7 @@ class Line:
     round_trips: float | None = None
     cpu_us: float | None = None
     wasted: float | None = None
+    without: str = ""
     notes: list[str] = field(default_factory=list)
     not_run: str | None = None
 
@@ -61,6 +66,11 @@ class Line:
     def rate(self) -> float | None:
         """The median of the rounds."""
         return statistics.median(self.rates) if self.rates else None
+
+    @property
+    def is_ours(self) -> bool:
+        """Among the lines of other queues."""
+        return self.label.startswith(OURS)
 
     @property
     def faults(self) -> int:
@@ -98,8 +108,8 @@ def table(lines: Iterable[Line]) -> str:
 def _cells(line: Line) -> tuple[str, ...]:
     name = f"{line.scenario} {line.label}"
     if line.not_run:
-        blank = [""] * (len(HEADINGS) - 3)
-        return (line.database, name, *blank, f"not run: {line.not_run}")
+        blank = [""] * (len(HEADINGS) - 4)
+        return (line.database, name, *blank, line.without, f"not run: {line.not_run}")
     return (
         line.database,
         name,
@@ -115,6 +125,7 @@ def _cells(line: Line) -> tuple[str, ...]:
         _number(line.round_trips),
         _number(line.cpu_us, 1),
         "-" if line.wasted is None else f"{line.wasted:.1%}",
+        line.without,
         "; ".join(line.notes),
     )
 

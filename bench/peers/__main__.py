@@ -10,15 +10,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from bench import databases, served
 from bench.databases import NotAvailable
-from bench.peers.peer import PEERS
+from bench.peers.peer import PEERS, PROMISES
 from bench.peers.turns import FULL, KINDS, QUICK, Size, run, works
-from bench.report import table
+from bench.report import Line, table
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,10 +45,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     how = f"{size.messages:,} messages or {size.seconds:.0f} s, {size.rounds} round(s) in turns"
     print("\n".join(["", *facts, how, ""]))
     print(table(lines))
+    print("\n".join(["", *legend(lines)]))
     if asked.json:
         result = {"facts": facts, "lines": [asdict(line) for line in lines]}
         Path(asked.json).write_text(json.dumps(result, indent=1) + "\n")
-    return 1 if any(line.faults for line in lines if line.label.startswith("msgworker")) else 0
+    return 1 if any(line.faults for line in lines if line.is_ours) else 0
+
+
+def legend(lines: Sequence[Line]) -> Iterator[str]:
+    """What the words in the column "without" mean, of those that stand there."""
+    said = {word for line in lines for word in line.without.split(", ")}
+    for word, text in PROMISES.items():
+        if word in said:
+            yield f"without {word}: it is not so that {text}"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -7,13 +7,18 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
+from importlib.metadata import version
 from pathlib import Path
 
 from bench.peers.peer import SCRIPTS, Peer
 
-FOLDER = Path(os.environ.get("MSGWORKER_PEERS", Path(__file__).parents[2] / ".peers"))
+ROOT = Path(__file__).parents[2]
+FOLDER = Path(os.environ.get("MSGWORKER_PEERS", ROOT / ".peers"))
 NODE = (22, 18)
 """What the Node peers need at least; beside an older one the package `node` is installed."""
+BESIDE_OURS = ("SQLAlchemy", "psycopg")
+"""What a release of ours gets in the very version that it has here: the release alone differs."""
 SECONDS = 600
 
 
@@ -28,9 +33,12 @@ def install(peer: Peer, folder: Path = FOLDER) -> list[str]:
     packages = list(peer.packages)
     if peer.manager == "npm" and _version(shutil.which("node")) < NODE:
         packages.append(f"node@{NODE[0]}")
+    if peer.manager == "release":
+        packages += [f"{name}=={version(name)}" for name in BESIDE_OURS]
     wanted, made = "\n".join(packages), home / "installed"
     if not made.exists() or made.read_text() != wanted:
-        (_by_pip if peer.manager == "pip" else _by_npm)(home, packages)
+        by = {"pip": _by_pip, "npm": _by_npm, "release": _by_release}
+        by[peer.manager](home, packages)
         made.write_text(wanted)
     for script in SCRIPTS.iterdir():
         if script.is_file():
@@ -46,6 +54,42 @@ def _by_pip(home: Path, packages: list[str]) -> None:
         home,
         "see that pip reaches its package index",
     )
+
+
+def _by_release(home: Path, packages: list[str]) -> None:
+    """From the commit of that release in this repository."""
+    number = packages[0].rpartition("==")[2]
+    archive, source = home / "source.tar", home / "source"
+    commit = _commit_of(f"Release {number}")
+    _run(
+        ["git", "archive", "--format=tar", f"--output={archive}", commit],
+        ROOT,
+        "fetch the whole history: git fetch --unshallow",
+    )
+    shutil.rmtree(source, ignore_errors=True)
+    with tarfile.open(archive) as file:
+        file.extractall(source, filter="data")
+    archive.unlink()
+    _by_pip(home, [f"{source}[postgresql]", *packages[1:]])
+
+
+def _commit_of(subject: str) -> str:
+    """The newest commit with this first line."""
+    command = ["git", "log", "--format=%H", "--max-count=1", f"--grep=^{re.escape(subject)}$"]
+    try:
+        found = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        ).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NotInstalled(
+            f"git failed ({type(error).__name__}): no history to take it from"
+        ) from error
+    if not found:
+        raise NotInstalled(
+            f'the history here has no commit "{subject}"; in a shallow clone fetch the rest: '
+            "git fetch --unshallow"
+        )
+    return found
 
 
 def _by_npm(home: Path, packages: list[str]) -> None:
@@ -74,7 +118,7 @@ def _run(command: list[str], home: Path, hint: str) -> None:
 
 
 def _interpreter(peer: Peer, home: Path) -> str:
-    if peer.manager == "pip":
+    if peer.manager != "npm":
         return str(home / "venv" / "bin" / "python")
     own = home / "node_modules" / ".bin" / "node"
     found = str(own) if own.exists() else shutil.which("node")

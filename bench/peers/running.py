@@ -108,11 +108,13 @@ def note(work: Work, line: Line, logs: Sequence[list[Entry]]) -> None:
     verdict = judge([Seen(log, Counts()) for log in logs])
     if not verdict.handled:
         raise PeerFailed(f"nothing was handled in {work.seconds:.0f} s")
-    line.rates.append(verdict.rate)
     line.order_faults += verdict.order_faults
     line.overlaps += verdict.overlaps
     line.missing += verdict.repeated
     left = work.messages - (verdict.handled - verdict.repeated)
+    # Between the first start and the last end of one batch lies no reading and no writing.
+    few = left and verdict.seconds < work.seconds / 2
+    line.rates.append(verdict.handled / work.seconds if few else verdict.rate)
     line.notes[:] = [text for text in line.notes if not text.endswith("s were over")]
     if left:
         line.notes.append(f"{verdict.handled:,} handled when {work.seconds:.0f} s were over")

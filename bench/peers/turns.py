@@ -12,7 +12,7 @@ from bench.latency import run_latency
 from bench.peers.install import NotInstalled, install
 from bench.peers.peer import Peer
 from bench.peers.running import PeerFailed, Work, measure
-from bench.report import Line
+from bench.report import OURS, Line
 from bench.scenarios import Drain, Place, Scale, run_round
 from bench.seeding import Rows, finished
 from msgworker import App
@@ -57,8 +57,8 @@ def run(peers: Sequence[Peer], chosen: Sequence[Work], size: Size) -> list[Line]
     commands = dict(_installed(peers))
     lines = []
     for work in chosen:
-        ours = Line("postgresql", work.scenario, f"msgworker: {work.label}", work.processes)
-        theirs = {p: Line("postgresql", work.scenario, f"{p.shown}: {work.label}") for p in peers}
+        ours = Line("postgresql", work.scenario, f"{OURS} {work.label}", work.processes)
+        theirs = {peer: line_of(peer, work) for peer in peers}
         for _ in range(size.rounds):
             our_turn(work, ours)
             for peer, line in theirs.items():
@@ -69,6 +69,12 @@ def run(peers: Sequence[Peer], chosen: Sequence[Work], size: Size) -> list[Line]
                 line.notes.append("keeps no finished jobs")
         lines += [ours, *theirs.values()]
     return lines
+
+
+def line_of(peer: Peer, work: Work) -> Line:
+    """Empty, but for what the peer does not do of this work."""
+    without = ", ".join(peer.missing(work.kind))
+    return Line("postgresql", work.scenario, f"{peer.shown}: {work.label}", without=without)
 
 
 def _installed(peers: Sequence[Peer]) -> Iterator[tuple[Peer, list[str] | str]]:

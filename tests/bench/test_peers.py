@@ -10,12 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from bench.parts import Run
 from bench.peers import install as installing
 from bench.peers import turns
-from bench.peers.peer import PEERS, SCRIPTS, Peer
+from bench.peers.__main__ import legend
+from bench.peers.install import NotInstalled
+from bench.peers.peer import ASKED, PEERS, PROMISES, SCRIPTS, Peer
 from bench.peers.running import Job, PeerFailed, Work, note, read
+from bench.performance import DOCS, PAGE
 from bench.report import Line, table
 
+KEPT_ELSEWHERE = ("pgqueuer", "awa")
+"""Their finished jobs move to another table, which keeps how they ended."""
 WORK = Work("B2", "1,000 objects", "ordered", messages=3, objects=2, seconds=5.0)
 
 
@@ -33,6 +39,13 @@ def test_order_and_overlap_of_a_peer_are_judged_as_ours_are():
     note(WORK, shown, [read("2\ta\t10\t20\n1\ta\t15\t30\n3\tb\t1000\t1000000010\n")])
     assert (shown.order_faults, shown.overlaps, shown.missing) == (1, 1, 0)
     assert shown.rates == [pytest.approx(3.0)]
+
+
+def test_a_batch_alone_gives_no_rate_but_that_of_the_whole_time():
+    shown = line()
+    note(WORK, shown, [read("1\ta\t10\t20\n2\ta\t30\t40\n")])
+    assert shown.rates == [pytest.approx(2 / WORK.seconds)]
+    assert shown.notes == ["2 handled when 5 s were over"]
 
 
 @pytest.mark.parametrize(
@@ -60,8 +73,46 @@ def test_every_kind_of_work_is_asked_of_everybody():
     assert {work.kind for work in asked} == set(turns.KINDS)
     assert sum(work.finished > 0 for work in asked) == 2
     assert {peer.name for peer in PEERS} == {
-        *("procrastinate", "pgqueuer", "awa", "graphile-worker", "pg-boss"),
+        *("msgworker", "procrastinate", "pgqueuer", "awa", "graphile-worker", "pg-boss"),
+        *("dbos", "pgmq"),
     }
+
+
+def test_a_row_says_what_a_queue_does_not_do_of_what_is_asked():
+    peer = fake(without=("order", "row"))
+    lines = [turns.line_of(peer, work) for work in turns.works(turns.QUICK, backlog=False)]
+    assert [one.without for one in lines] == ["row", "order, row", "row", "row", "order, row"]
+    assert ASKED.keys() == {*turns.KINDS}
+    assert [text.split(":")[0] for text in legend(lines)] == ["without order", "without row"]
+    lines[1].not_run = "not offered"
+    assert re.search(r"order, row +not run: not offered", table(lines))
+    assert not [*legend([line()])]
+
+
+def test_what_is_not_offered_stands_among_what_a_queue_is_without():
+    for peer in PEERS:
+        assert all(kind in peer.missing(kind) for kind in peer.lacks), peer.name
+        assert "row" in peer.without or peer.keeps_done or peer.name in KEPT_ELSEWHERE
+
+
+def test_the_docs_say_what_is_asked_in_the_words_of_the_table():
+    page = (DOCS / PAGE).read_text()
+    for word, text in PROMISES.items():
+        assert f"  * **{word}**: {text}\n" in page
+    assert "**Solid Queue** is not measured" in page
+
+
+def test_a_release_of_ours_is_a_peer_whose_faults_are_not_ours():
+    ours, theirs = line(), line()
+    ours.label, theirs.label = "msgworker: unordered", "msgworker 0.2.0: unordered"
+    ours.missing, theirs.missing = 1, 2
+    assert Run(peers=[ours, theirs]).faults == 1
+
+
+def test_a_release_that_the_history_lacks_is_not_installed_and_says_why(tmp_path):
+    peer = fake("release", packages=("msgworker==999.0.0",))
+    with pytest.raises(NotInstalled, match=r"no commit .*shallow clone.*git fetch --unshallow"):
+        installing.install(peer, tmp_path)
 
 
 @pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)

@@ -25,11 +25,11 @@ def key(i: int) -> str:
     return f"obj{i * 7919 % JOB['objects']:08d}" if JOB["objects"] else ""
 
 
-def chunks():
+def chunks(size=CHUNK):
     """The numbers of the messages to seed, in ranges that go into one call each."""
     first, last = 1 - JOB["finished"], JOB["messages"]
-    for start in range(first, last + 1, CHUNK):
-        yield range(start, min(start + CHUNK, last + 1))
+    for start in range(first, last + 1, size):
+        yield range(start, min(start + size, last + 1))
 
 
 def note(i: int, object_id: str, started: int) -> None:
