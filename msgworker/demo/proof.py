@@ -1,6 +1,6 @@
 """What the demonstration claims, each claim checked against the rows of the tables.
 
-`read` collects the evidence when all is over; `prove` judges it, purely, against the file.
+`read` collects the evidence when all is over; `claims` judges it, purely, against the file.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -56,41 +56,22 @@ class SeenMessage(NamedTuple):
         return self.status == Status.FAILED and self.tries == MAX_TRIES
 
 
-class Price(NamedTuple):
-    """A row of the price table."""
+class InHand(NamedTuple):
+    """The in-flight messages of a process at one moment, and the ids of its instances."""
 
-    number: int
-    msg_id: int
-    customer: str
-    price_cents: int
-    place: int
-    instance: str
-
-
-@dataclass(frozen=True, slots=True)
-class InHand:
-    """The in-flight messages of a process at the moment it was killed."""
-
-    instances: frozenset[str] = frozenset()
-    msg_ids: frozenset[int] = frozenset()
+    instances: set[str]
+    msg_ids: set[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The tables after the end. contracts: customer -> (total in cents, purchases)."""
+    """The tables after the end; held: by the process that was killed."""
 
     messages: Sequence[SeenMessage]
-    prices: Sequence[Price]
-    contracts: dict[str, tuple[int, int]]
+    prices: Sequence[sa.Row[Any]]
+    contracts: Sequence[sa.Row[Any]]
     leases: int
-    held: InHand = field(default_factory=InHand)
-
-
-class Proof(NamedTuple):
-    """A claim and whether it holds."""
-
-    claim: str
-    holds: bool
+    held: InHand
 
 
 def read(app: App, held: InHand) -> Evidence:
@@ -103,29 +84,27 @@ def read(app: App, held: InHand) -> Evidence:
         found = conn.execute(sa.select(*columns)).all()
         return Evidence(
             messages=[SeenMessage(row[0], row[1], json.loads(row[2]), *row[3:]) for row in found],
-            prices=[Price._make(row) for row in conn.execute(sa.select(prices))],
-            contracts={
-                customer: (total, count)
-                for customer, total, count in conn.execute(sa.select(contracts))
-            },
+            prices=conn.execute(sa.select(prices)).all(),
+            contracts=conn.execute(sa.select(contracts)).all(),
             leases=len(lease.read_all(conn, t)),
             held=held,
         )
 
 
-def prove(seen: Evidence, bought: Sequence[Purchase], statements: int) -> list[Proof]:
-    """Judge every claim."""
-    return [Proof(claim, holds) for claim, holds in _claims(seen, bought, statements)]
-
-
-def _claims(
+def claims(
     seen: Evidence, bought: Sequence[Purchase], statements: int
 ) -> Iterator[tuple[str, bool]]:
+    """Each claim, and whether it holds."""
     wanted = {number: p.price_cents for number, p in purchases.straight(bought).items()}
     over = [m for m in seen.messages if m.status == Status.DONE or m.dead]
     sent = Counter({PRICE: len(bought), STATEMENT: statements})
     yield "nothing lost: every message sent is done or dead", Counter(m.topic for m in over) == sent
-    yield "exactly once: one price and one count in its contract per purchase", _once(seen, bought)
+    yield (
+        "exactly once: one price and one count in its contract per purchase",
+        Counter(p.number for p in seen.prices) == Counter(p.number for p in bought)
+        and {c.customer: c.purchases for c in seen.contracts}
+        == Counter(p.customer for p in bought),
+    )
     yield "order kept: every customer's purchases were priced one after another", _in_order(seen)
     yield (
         "every price equals the straight computation to the cent",
@@ -133,7 +112,7 @@ def _claims(
     )
     yield (
         "every customer's total and the sum charged are equal to the cent",
-        {customer: total for customer, (total, _) in seen.contracts.items()} == spent(bought)
+        {c.customer: c.total_cents for c in seen.contracts} == spent(bought)
         and sum(p.price_cents for p in seen.prices) == sum(wanted.values()),
     )
     yield (
@@ -152,18 +131,11 @@ def _claims(
     )
 
 
-def _once(seen: Evidence, bought: Sequence[Purchase]) -> bool:
-    counted = {customer: count for customer, (_, count) in seen.contracts.items()}
-    return Counter(p.number for p in seen.prices) == Counter(
-        p.number for p in bought
-    ) and counted == dict(Counter(p.customer for p in bought))
-
-
 def _in_order(seen: Evidence) -> bool:
     by_customer: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for row in seen.prices:
+    for row in sorted(seen.prices, key=lambda row: row.place):
         by_customer[row.customer].append((row.place, row.number))
-    return all(_ascends(sorted(pairs)) for pairs in by_customer.values())
+    return all(_ascends(pairs) for pairs in by_customer.values())
 
 
 def _ascends(pairs: list[tuple[int, int]]) -> bool:

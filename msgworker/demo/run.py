@@ -11,19 +11,18 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import Any, TextIO
+from types import FrameType
+from typing import Any
 
 import click
 import sqlalchemy as sa
 
 from msgworker import App
-from msgworker.config import whole
 from msgworker.counted import plural
 from msgworker.demo import purchases
-from msgworker.demo.proof import Evidence, InHand, Proof, SeenMessage, prove, read
+from msgworker.demo.proof import Evidence, InHand, claims, read
 from msgworker.demo.purchases import PRICE, STATEMENT, Purchase, contracts, make_app, metadata
 from msgworker.message import State, Status
 from msgworker.store.lease import INSTANCE
@@ -34,24 +33,13 @@ STOP_SECONDS = 30.0
 
 
 class Processes:
-    """Starts, halts, kills and stops them; at the end of the block none is left."""
+    """Starts, halts, kills and stops them; once it is closed none is left."""
 
     def __init__(self, url: str, lease_seconds: float) -> None:
         self._url = url
         self._lease_seconds = lease_seconds
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._started = 0
-
-    def __enter__(self) -> Processes:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.end()
 
     @property
     def names(self) -> list[str]:
@@ -92,7 +80,7 @@ class Processes:
             f"{name} (exit code {code})" for name, code in codes.items() if code is not None
         )
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Stop all that run, at once."""
         for name, process in self._running.items():
             process.terminate()
@@ -118,13 +106,13 @@ class Processes:
 #
 # Everything happens in a temporary folder on embedded SQLite and is gone afterwards.
 
+PROCESSES = 3
 LEASE_SECONDS = 4.0
 LIMIT_SECONDS = 300.0
 LOOK_SECONDS = 0.05
 STATEMENTS = 100
 WITHOUT_ADDRESS = 7
 CHUNK = 250
-MAX_PROCESSES = 16
 PROVED, BROKEN = click.style("proved", "green"), click.style("BROKEN", "red", bold=True)
 
 
@@ -132,35 +120,27 @@ class Stuck(Exception):
     """The demonstration cannot finish."""
 
 
-def run(
-    *,
-    processes: int = 3,
-    kill: bool = True,
-    out: TextIO | None = None,
-    serve: Callable[[App], None] | None = None,
-) -> int:
+def run(serve: Callable[[App], None] | None = None) -> int:
     """Run the demonstration; 0 if every proof holds, else 1.
 
-    processes: how many workers at once, 1 to 16. kill: whether one is killed in the middle of its
-    work. serve: called after the proofs with the App; an instance works beside it, so that what is
-    rerun is handled. Nothing stays behind: no process, no file. Raises ConfigError.
+    serve: called after the proofs with the App; an instance works beside it, so that what is rerun
+    is handled. Nothing stays behind: no process, no file.
     """
-    whole("processes", processes, 1, MAX_PROCESSES)
     with _ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="msgworker-demo-") as folder:
         url = f"sqlite:///{Path(folder) / 'demo.db'}"
         app = make_app(url, lease_seconds=LEASE_SECONDS)
         try:
-            with Processes(url, LEASE_SECONDS) as fleet:
-                code = _Demo(out, app, fleet, processes, kill).run()
+            with closing(Processes(url, LEASE_SECONDS)) as fleet:
+                code = _Demo(app, fleet).run()
             if serve is None:
-                _tell("\nSee such a table in your browser: msgworker demo --web", out)
+                say("\nSee such a table in your browser: msgworker demo --web")
             else:
                 with app.worker(threads=2) as worker:
                     worker.start()
                     serve(app)
             return code
         except Stuck as reason:
-            _tell(f"{BROKEN}  {reason}", out)
+            say(f"{BROKEN}  {reason}")
             return 1
         finally:
             app.engine.dispose()
@@ -183,46 +163,40 @@ def _ended_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _tell(text: str, out: TextIO | None) -> None:
-    click.echo(text, out, color=False if os.environ.get("NO_COLOR") else None)
+def say(text: str) -> None:
+    click.echo(text, color=False if os.environ.get("NO_COLOR") else None)
 
 
 class _Demo:
     """One demonstration: the acts, in order."""
 
-    def __init__(
-        self, out: TextIO | None, app: App, fleet: Processes, processes: int, kill: bool
-    ) -> None:
-        self.out = out
+    def __init__(self, app: App, fleet: Processes) -> None:
         self.app = app
         self.fleet = fleet
-        self.processes = processes
-        self.kill = kill
         self.bought: list[Purchase] = purchases.read()
         self.deadline = time.monotonic() + LIMIT_SECONDS
-        self.held = InHand()
+        self.held = InHand(set(), set())
         self.while_sending = 0
 
     def run(self) -> int:
         begun = time.monotonic()
         customers = sorted({p.customer for p in self.bought})
-        self.say(
+        say(
             f"{len(self.bought):,} real purchases of {len(customers):,} customers. A discount "
             "starts when a customer's total reaches a limit, so order matters."
         )
         self.prepare(customers)
         self.start_workers()
         self.produce()
-        if self.kill:
-            self.kill_one()
+        self.kill_one()
         self.stop_one()
         self.wait_until(lambda: not self.unfinished() and self.only_the_living(), "the end")
-        self.fleet.end()
-        self.say(f"All is over after {time.monotonic() - begun:.0f} s.\n")
+        self.fleet.close()
+        say(f"All is over after {time.monotonic() - begun:.0f} s.\n")
         seen = read(self.app, self.held)
-        proofs = prove(seen, self.bought, STATEMENTS)
+        proofs = list(claims(seen, self.bought, STATEMENTS))
         self.report(seen, proofs)
-        return 0 if all(proof.holds for proof in proofs) else 1
+        return 0 if all(holds for _, holds in proofs) else 1
 
     # ------------------------------------------------------------ acts
 
@@ -235,10 +209,10 @@ class _Demo:
 
     def start_workers(self) -> None:
         """Start them all and wait until each has registered its lease."""
-        for _ in range(self.processes):
+        for _ in range(PROCESSES):
             self.fleet.start()
-        self.wait_until(lambda: self.leases() >= self.processes, "its start")
-        self.say(f"{self.processes} worker processes run; 2 % of the purchases fail once.")
+        self.wait_until(lambda: self.leases() >= PROCESSES, "its start")
+        say(f"{PROCESSES} worker processes run; 2 % of the purchases fail once.")
 
     def produce(self) -> None:
         """Send, chunk by chunk, while the workers run."""
@@ -259,12 +233,7 @@ class _Demo:
         victim = self.fleet.oldest()
         self.wait_until(lambda: self.holds_when_halted(victim), "a process with messages in flight")
         self.fleet.kill(victim)
-        self.say(
-            f"One was killed (SIGKILL) with {plural(len(self.held.msg_ids), 'message')} in flight."
-        )
-        if not self.fleet.names:
-            self.fleet.start()
-            self.say("Another one was started.")
+        say(f"One was killed (SIGKILL) with {plural(len(self.held.msg_ids), 'message')} in flight.")
 
     def holds_when_halted(self, victim: str) -> bool:
         """Halt the process and read its in-flight messages; if there are none, let it continue."""
@@ -276,11 +245,11 @@ class _Demo:
 
     def in_hand(self, name: str) -> InHand:
         lease, message = self.app.tables.lease.c, self.app.tables.message.c
-        ids = frozenset(self.ask(sa.select(lease.name).where(lease.label == name)).scalars())
+        ids = set(self.ask(sa.select(lease.name).where(lease.label == name)).scalars())
         flagged = sa.select(message.msg_id).where(
             message.status == Status.PROCESSING, message.claimed_by.in_(ids)
         )
-        return InHand(ids, frozenset(self.ask(flagged).scalars()))
+        return InHand(ids, set(self.ask(flagged).scalars()))
 
     def stop_one(self) -> None:
         """SIGTERM one process in the middle of the work, with another one in its place."""
@@ -294,7 +263,7 @@ class _Demo:
             raise Stuck(
                 f"a process that was stopped in order left {plural(left, 'message')} behind"
             )
-        self.say("One was stopped in order (SIGTERM, exit code 0), another one started.")
+        say("One was stopped in order (SIGTERM, exit code 0), another one started.")
 
     # ------------------------------------------------------------ looking
 
@@ -330,19 +299,17 @@ class _Demo:
 
     # ------------------------------------------------------------ report
 
-    def say(self, text: str) -> None:
-        _tell(text, self.out)
-
-    def report(self, seen: Evidence, proofs: list[Proof]) -> None:
+    def report(self, seen: Evidence, proofs: list[tuple[str, bool]]) -> None:
         figures = self.figures(seen)
         names, values = (max(map(len, column)) for column in zip(*figures, strict=True))
         for name, value in figures:
-            self.say(f"{name:<{names}} {value:>{values}}")
-        for reason, count in _reasons(seen.messages).most_common(5):
-            self.say(f"  dead: {count} x {reason}")
-        self.say("")
-        for proof in proofs:
-            self.say(f"{PROVED if proof.holds else BROKEN}  {proof.claim}")
+            say(f"{name:<{names}} {value:>{values}}")
+        reasons = Counter((m.error or "").split(" [")[0] for m in seen.messages if m.dead)
+        for reason, count in reasons.most_common(5):
+            say(f"  dead: {count} x {reason}")
+        say("")
+        for claim, holds in proofs:
+            say(f"{PROVED if holds else BROKEN}  {claim}")
 
     def figures(self, seen: Evidence) -> list[tuple[str, str]]:
         done = [m for m in seen.messages if m.status == Status.DONE]
@@ -361,10 +328,6 @@ class _Demo:
             ("straight computation", _dollars(straight)),
             ("discount given", _dollars(listed - charged)),
         ]
-
-
-def _reasons(messages: Iterator[SeenMessage] | Any) -> Counter[str]:
-    return Counter((m.error or "").split(" [")[0] for m in messages if m.dead)
 
 
 def _dollars(cents: int) -> str:

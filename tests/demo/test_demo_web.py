@@ -23,7 +23,7 @@ purchases.read = lambda: bought
 import msgworker.demo.run as demo
 demo._Demo.kill_one = demo._Demo.stop_one = lambda self: None
 demo.STATEMENTS = 8
-demo.run.__kwdefaults__["processes"] = 1
+demo.PROCESSES = 1
 from msgworker.cli import main
 main()
 """
