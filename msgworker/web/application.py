@@ -23,7 +23,7 @@ from msgworker.metrics import need
 from msgworker.web import access, api, guard, pages, shown
 from msgworker.web.access import Asking, Door, Local
 from msgworker.web.sessions import Role, Sessions
-from msgworker.web.site import DEADLINE_SECONDS, DashboardOptions, Site
+from msgworker.web.site import DEADLINE_SECONDS, PAGES, DashboardOptions, Site
 
 if TYPE_CHECKING:
     from msgworker import App
@@ -146,7 +146,7 @@ def routes() -> Sequence[BaseRoute]:
         Route("/healthz", healthz, name="healthz"),
         Route("/readyz", readyz, name="readyz"),
         Route("/metrics", metrics, name="metrics"),
-        *pages.routes,
+        *PAGES,
         Mount("/api/v1", app=Router(api.routes, redirect_slashes=False), name="api"),
         Mount("/static", StaticFiles(directory=STATIC), name="static"),
     ]

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
 
 from msgworker import __version__, db
 from msgworker.coordination.centres import LazyCentre
@@ -42,6 +44,7 @@ from msgworker.web.threads import (
     Sharing,
     Watch,
     key_of,
+    seen,
 )
 
 if TYPE_CHECKING:
@@ -101,7 +104,7 @@ def or_refused(call: Callable[[], R]) -> R | Refused:
         return Refused(str(error))
 
 
-# --- The numbers beside the names of pages: what needs help. `pages.with_badges` reads them.
+# --- The numbers beside the names of pages: what needs help. `with_badges` reads them.
 
 OLD_SECONDS = 120.0
 """Badges that are older than this are not shown."""
@@ -469,3 +472,63 @@ def site_of(request: HTTPConnection) -> Site:
     """The site of a request."""
     found: Site = request.app.state.site
     return found
+
+
+# --- Pages: what each shows, at its path; and the numbers beside their names, see `Badges`.
+#
+# Those are read if they are older than BADGE_SECONDS, at the same time as what the page itself
+# reads: no page waits long for them or fails with them.
+
+BADGE_SECONDS = 20.0
+WAIT_SECONDS = 0.5
+Answering = Callable[[Request], Awaitable[Response]]
+H = TypeVar("H", bound=Callable[..., Awaitable[Any]])
+PAGES: list[BaseRoute] = []
+"""The routes of all pages, and of their forms."""
+
+
+def page(
+    path: str, template: str = "", *, live: bool = False, method: str = "GET", name: str = ""
+) -> Callable[[H], H]:
+    """The function behind this, of a Site and a Request, answers at a path, and returns what the
+    template shows, or a Response. live: see `Site.live`. name: of the route, if not that of the
+    function."""
+
+    def decorate(fn: H) -> H:
+        async def answer(request: Request) -> Response:
+            site = site_of(request)
+            if live:
+                return await site.live(request, template, lambda: fn(site, request))
+            found = await fn(site, request)
+            return found if isinstance(found, Response) else site.render(request, template, **found)
+
+        endpoint = with_badges(answer) if method == "GET" else answer
+        PAGES.append(Route(path, endpoint, methods=[method], name=name or fn.__name__))
+        return fn
+
+    return decorate
+
+
+def with_badges(answer: Answering) -> Answering:
+    """The answer of a page, before which the badges are read."""
+
+    async def with_them(request: Request) -> Response:
+        site = site_of(request)
+        if request.state.viewer is None or site.badges.age < BADGE_SECONDS:
+            return await answer(request)
+        reading = asyncio.ensure_future(_read_badges(site))
+        reading.add_done_callback(seen)  # a page that fails first does not wait for it
+        await asyncio.sleep(0)  # it has begun: a page that shows the overview shares the read
+        token = PENDING.set(reading)
+        try:
+            return await answer(request)
+        finally:
+            PENDING.reset(token)
+
+    return with_them
+
+
+async def _read_badges(site: Site) -> None:
+    """Bring the badges up to date, if that takes no longer than WAIT_SECONDS."""
+    with suppress(TimeoutError, HTTPException):  # the page itself says what is wrong
+        await asyncio.wait_for(site.overview(), WAIT_SECONDS)  # which notes them

@@ -23,7 +23,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Mount, Route
+from starlette.routing import Mount
 
 import msgworker
 from msgworker import App
@@ -32,7 +32,7 @@ from msgworker.errors import ConfigError
 from msgworker.ops import Ops
 from msgworker.queries import counts
 from msgworker.table import NEWEST
-from msgworker.web import application, need, pages, site
+from msgworker.web import application, need, site
 from tests.names import homes
 from tests.support.web import Browser, Page, browse
 
@@ -349,7 +349,7 @@ def test_each_rule_of_the_dashboard_names_tests_that_are_there() -> None:
 
 def test_an_error_of_the_badges_of_a_page_that_fails_is_not_logged_by_asyncio() -> None:
     class Broken:
-        badges = SimpleNamespace(age=pages.BADGE_SECONDS)
+        badges = SimpleNamespace(age=site.BADGE_SECONDS)
 
         async def overview(self) -> None:
             raise ValueError("hunter2")
@@ -363,10 +363,8 @@ def test_an_error_of_the_badges_of_a_page_that_fails_is_not_logged_by_asyncio() 
         asyncio.get_running_loop().set_exception_handler(lambda _, context: found.append(context))
         state, app = {"viewer": object()}, SimpleNamespace(state=SimpleNamespace(site=Broken()))
         request = Request({"type": "http", "state": state, "app": app})
-        route = pages.with_badges(Route("/", fails))
-        assert isinstance(route, Route)
         with pytest.raises(KeyError):
-            await route.endpoint(request)
+            await site.with_badges(fails)(request)
         gc.collect()
         return found
 

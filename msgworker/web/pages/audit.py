@@ -9,7 +9,6 @@ from typing import Any, get_args
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
 
 from msgworker.ops.call import ADVICE, Why
 from msgworker.store.audit import AuditEntry, Kind
@@ -17,7 +16,7 @@ from msgworker.store.bounded import MOST
 from msgworker.web import shown
 from msgworker.web.forms import SPANS, Chosen, id_of, whole
 from msgworker.web.sessions import Role
-from msgworker.web.site import Refused, Site, or_missing, paged, site_of
+from msgworker.web.site import Refused, Site, or_missing, page, paged, site_of
 from msgworker.web.threads import RunningWrite, TooManyWrites, Work
 
 ROWS = 50
@@ -38,8 +37,9 @@ def what(entry: AuditEntry) -> str:
     return "; ".join(parts)
 
 
-async def audit(request: Request) -> Response:
-    site, query = site_of(request), request.query_params
+@page("/audit", "audit.html")
+async def audit(site: Site, request: Request) -> dict[str, Any]:
+    query = request.query_params
     chosen = {name: query.get(name, "").strip() for name in ("message", "kind", "actor", "since")}
     chosen = {name: text for name, text in chosen.items() if text}
     after = query.get("after", "")
@@ -52,33 +52,29 @@ async def audit(request: Request) -> Response:
     msg_id = id_of(chosen["message"]) if "message" in chosen else None
     found = await site.ask(or_missing, partial(site.ops.audit, msg_id, **asked, limit=ROWS))
     further = None if isinstance(found, Refused) else found.next_after
-    return site.render(
-        request,
-        "audit.html",
-        rows=found,
-        chosen=chosen,
-        kinds=get_args(Kind),
-        spans=list(SPANS),
-        what=what,
-        writes=site.writes.running(),
+    return {
+        "rows": found,
+        "chosen": chosen,
+        "kinds": get_args(Kind),
+        "spans": list(SPANS),
+        "what": what,
+        "writes": site.writes.running(),
         **paged(chosen, after, further),
-    )
+    }
 
 
-async def operation(request: Request) -> Response:
-    site = site_of(request)
+@page("/audit/{op_id}", "operation.html")
+async def operation(site: Site, request: Request) -> dict[str, Any]:
     op_id = id_of(request.path_params["op_id"])
     behind = op_id + 1 if op_id < MOST else None
     found = await site.ask(or_missing, site.ops.audit, after=behind, limit=1)
     if isinstance(found, Refused):
-        return site.render(request, "operation.html", found=found, one=None, what=what)
+        return {"found": found, "one": None, "what": what}
     if not found or found[0].op_id != op_id:
         raise HTTPException(404, f"there is no operation {op_id} of {site.app.table.name}")
     wanted = request.query_params.get("payload") == "1"
     changes = shown.changes(found[0].changes, site.settings.redact, payloads=wanted)
-    return site.render(
-        request, "operation.html", found=found, one=found[0], what=what, changed=changes
-    )
+    return {"found": found, "one": found[0], "what": what, "changed": changes}
 
 
 # --- A write that was begun: its progress, its result, and a button that ends it.
@@ -119,29 +115,21 @@ def running_write(site: Site, request: Request) -> RunningWrite | None:
     return site.writes.get(request.path_params["write_id"])
 
 
-async def write(request: Request) -> Response:
-    site = site_of(request)
+@page("/writes/{write_id}", "write.html")
+async def write(site: Site, request: Request) -> dict[str, Any] | Response:
     found = running_write(site, request)
     if found is None:
         op_id = whole(request.query_params, "op", 0, 0, 2**62) or None
         return site.render(request, "write_gone.html", 404, op_id=op_id)
     result, over = found.result, found.over.is_set()
-    return site.render(request, "write.html", write=found, result=result, advice=HELP, over=over)
+    return {"write": found, "result": result, "advice": HELP, "over": over}
 
 
-async def end(request: Request) -> Response:
-    site = site_of(request)
+@page("/writes/{write_id}/end", method="POST", name="write_end")
+async def end(site: Site, request: Request) -> Response:
     site.need(request, Role.OPERATOR)
     found = running_write(site, request)
     if found is None:
         raise HTTPException(404, "this process does not know that write; the audit shows it")
     found.end()
     return RedirectResponse(site.url(request, "write", write_id=found.write_id), 303)
-
-
-routes = [
-    Route("/audit", audit, name="audit"),
-    Route("/audit/{op_id}", operation, name="operation"),
-    Route("/writes/{write_id}", write, methods=["GET"], name="write"),
-    Route("/writes/{write_id}/end", end, methods=["POST"], name="write_end"),
-]

@@ -13,7 +13,6 @@ from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
 
 from msgworker.config import as_instant
 from msgworker.errors import ConfigError, PayloadError
@@ -24,7 +23,7 @@ from msgworker.queries.messages import MessageInfo
 from msgworker.web import forms, shown
 from msgworker.web.forms import Chosen, id_of, whole
 from msgworker.web.pages.audit import HELP, begun
-from msgworker.web.site import COUNTED, Refused, Site, or_refused, site_of
+from msgworker.web.site import COUNTED, Refused, Site, or_refused, page
 from msgworker.web.writes import CHANGES, EDIT, ON_THINGS, Change, OnThing
 
 W = TypeVar("W", Change, OnThing)
@@ -46,12 +45,12 @@ def reason_of(form: Mapping[str, str]) -> str:
 # --- Rerun, discard and cancel.
 
 
-def kind_of(request: Request, writes: Mapping[str, W]) -> W:
+def kind_of(site: Site, request: Request, writes: Mapping[str, W]) -> W:
     """The write of the path, for which the viewer has the role; raises HTTPException."""
     found = writes.get(request.path_params["kind"])
     if found is None:
         raise HTTPException(404)
-    site_of(request).need(request, found.role)
+    site.need(request, found.role)
     return found
 
 
@@ -85,9 +84,9 @@ def ticked(query: QueryParams) -> dict[str, str]:
     return dict(query) | {"ids": ids}
 
 
-async def edit_ticked(request: Request) -> Response:
+@page("/change/edit")
+async def edit_ticked(site: Site, request: Request) -> Response:
     """To the form of an edit."""
-    site = site_of(request)
     site.need(request, EDIT.role)
     numbers = chosen_of(ticked(request.query_params)).numbers or []
     if len(numbers) != 1:
@@ -98,33 +97,33 @@ async def edit_ticked(request: Request) -> Response:
     return RedirectResponse(site.url(request, "edit", msg_id=numbers[0]), 303)
 
 
-async def confirm(request: Request) -> Response:
-    site, change = site_of(request), kind_of(request, CHANGES)
+@page("/change/{kind}", "change.html", name="change")
+async def confirm(site: Site, request: Request) -> dict[str, Any]:
+    change = kind_of(site, request, CHANGES)
     chosen = chosen_of(ticked(request.query_params))
     order, options = options_of(change, request.query_params)
     counts_on = request.query_params.get("count") == "on"
     ops = site.ops if counts_on else site.ops.within(site.settings.deadline, counting=COUNT_SECONDS)
     asked = chosen.asked | options | {"dry_run": True, "count_limit": COUNTED}
     would: Repaired | Refused = await site.count(or_refused, partial(change.of(ops), **asked))
-    return site.render(
-        request,
-        "change.html",
-        change=change,
-        chosen=chosen,
-        order=order,
-        would=would,
-        counts_on=counts_on,
-        further=chosen.query | {"order": order, "count": "on"},
-        most=COUNTED,
-        advice=HELP,
-        most_reason=MOST_REASON,
-        most_rate=MOST_RATE,
-        back=back(site, request, chosen),
-    )
+    return {
+        "change": change,
+        "chosen": chosen,
+        "order": order,
+        "would": would,
+        "counts_on": counts_on,
+        "further": chosen.query | {"order": order, "count": "on"},
+        "most": COUNTED,
+        "advice": HELP,
+        "most_reason": MOST_REASON,
+        "most_rate": MOST_RATE,
+        "back": back(site, request, chosen),
+    }
 
 
-async def write(request: Request) -> Response:
-    site, change = site_of(request), kind_of(request, CHANGES)
+@page("/change/{kind}", method="POST", name="do_change")
+async def write(site: Site, request: Request) -> Response:
+    change = kind_of(site, request, CHANGES)
     form = forms.form_of(request)
     chosen = chosen_of(form)
     _, options = options_of(change, form)
@@ -177,10 +176,10 @@ def back(site: Site, request: Request, chosen: Chosen) -> tuple[str, str]:
 # --- A topic, an instance, a schedule, a lock.
 
 
-def act_of(request: Request) -> OnThing:
+def act_of(site: Site, request: Request) -> OnThing:
     """The act of the path, see `kind_of`; none on a lock of another centre where there is none."""
-    found = kind_of(request, ON_THINGS)
-    if found.elsewhere and site_of(request).elsewhere is None:
+    found = kind_of(site, request, ON_THINGS)
+    if found.elsewhere and site.elsewhere is None:
         raise HTTPException(404)
     return found
 
@@ -197,8 +196,9 @@ def forcing(act: OnThing, given: Any) -> dict[str, bool]:
     return {"force": True} if act.force and given.get("force") == "1" else {}
 
 
-async def confirm_act(request: Request) -> Response:
-    site, act = site_of(request), act_of(request)
+@page("/act/{kind}", "act.html", name="act")
+async def confirm_act(site: Site, request: Request) -> dict[str, Any]:
+    act = act_of(site, request)
     name = name_of(request.query_params.get("name", ""))
     forced = forcing(act, request.query_params)
 
@@ -207,19 +207,18 @@ async def confirm_act(request: Request) -> Response:
         return act.of(site.ops)(act.about(name), **asked, dry_run=True)
 
     would = await site.ask(or_refused, call)
-    return site.render(
-        request,
-        "act.html",
-        act=act,
-        name=name,
-        forced=bool(forced),
-        would=would,
-        most_reason=MOST_REASON,
-    )
+    return {
+        "act": act,
+        "name": name,
+        "forced": bool(forced),
+        "would": would,
+        "most_reason": MOST_REASON,
+    }
 
 
-async def do_act(request: Request) -> Response:
-    site, act = site_of(request), act_of(request)
+@page("/act/{kind}", method="POST")
+async def do_act(site: Site, request: Request) -> Response:
+    act = act_of(site, request)
     form = forms.form_of(request)
     name, forced = name_of(form.get("name", "")), forcing(act, form)
     reason, call = reason_of(form), act.of(site.acting(request))
@@ -247,24 +246,26 @@ CUT = 10_000
 _FIELDS = ("topic", "priority", "available_at", "payload")
 
 
-async def edit_form(request: Request) -> Response:
-    info, fields = await edited(request)
-    return edit_page(request, info, fields, values_of(request, info), None)
+@page("/edit/{msg_id}", "edit.html", name="edit")
+async def edit_form(site: Site, request: Request) -> dict[str, Any]:
+    info, fields = await edited(site, request)
+    return edit_page(site, info, fields, values_of(site, info), None)
 
 
-async def edit(request: Request) -> Response:
+@page("/edit/{msg_id}", "edit.html", method="POST", name="save_edit")
+async def edit(site: Site, request: Request) -> dict[str, Any] | Response:
     """What would change; or, with `save`, the change."""
-    site, form = site_of(request), forms.form_of(request)
-    info, fields = await edited(request)
+    form = forms.form_of(request)
+    info, fields = await edited(site, request)
     given = {name: form.get(name, "").replace("\r\n", "\n") for name in fields}
-    before = values_of(request, info)
+    before = values_of(site, info)
     if not (differ := {name: text for name, text in given.items() if text != before[name]}):
-        return edit_page(request, info, fields, given, Refused("there is nothing to change"))
+        return edit_page(site, info, fields, given, Refused("there is nothing to change"))
     wanted = wanted_of(differ, info)
     if form.get("save") != "1":
         call = partial(site.ops.edit, info.msg_id, **wanted, dry_run=True)
         would: Repaired | Refused = await site.ask(or_refused, call)
-        return edit_page(request, info, fields, given, would)
+        return edit_page(site, info, fields, given, would)
     reason = reason_of(form)
     save = partial(
         site.acting(request).edit, info.msg_id, **wanted, seen=form.get("seen"), reason=reason
@@ -278,10 +279,9 @@ async def edit(request: Request) -> Response:
     )
 
 
-async def edited(request: Request) -> tuple[MessageInfo, tuple[str, ...]]:
+async def edited(site: Site, request: Request) -> tuple[MessageInfo, tuple[str, ...]]:
     """The message of the path, for whom the viewer has the role, and what of it can be edited;
     raises HTTPException."""
-    site = site_of(request)
     site.need(request, EDIT.role)
     msg_id = id_of(request.path_params["msg_id"])
     info = await site.ask(site.ops.show, msg_id, items=0)
@@ -292,20 +292,20 @@ async def edited(request: Request) -> tuple[MessageInfo, tuple[str, ...]]:
     return info, tuple(name for name in _FIELDS if tables.has(name) and name not in left_out)
 
 
-def values_of(request: Request, info: MessageInfo) -> dict[str, str]:
+def values_of(site: Site, info: MessageInfo) -> dict[str, str]:
     """The values of a message as a form has them."""
     at = info.available_at
     return {
         "topic": info.topic or "",
         "priority": "" if info.priority is None else str(info.priority),
         "available_at": "" if at is None else at.isoformat(),
-        "payload": "" if why_empty(request, info) else pretty(info.payload or ""),
+        "payload": "" if why_empty(site, info) else pretty(info.payload or ""),
     }
 
 
-def why_empty(request: Request, info: MessageInfo) -> str:
+def why_empty(site: Site, info: MessageInfo) -> str:
     """Why a payload is not put into the form: what is saved would not be what it was."""
-    text, redact = info.payload, site_of(request).settings.redact
+    text, redact = info.payload, site.settings.redact
     if not text:
         return ""
     if len(text) >= CUT:
@@ -351,35 +351,21 @@ def _at(text: str) -> datetime | None:
 
 
 def edit_page(
-    request: Request,
+    site: Site,
     info: MessageInfo,
     fields: tuple[str, ...],
     given: dict[str, str],
     would: Repaired | Refused | None,
-) -> Response:
-    site = site_of(request)
+) -> dict[str, Any]:
     changes = would.changes if isinstance(would, Repaired) else ()
-    return site.render(
-        request,
-        "edit.html",
-        act=EDIT,
-        info=info,
-        fields=fields,
-        given=given,
-        would=would,
-        shown=shown.changes(changes, site.settings.redact),
-        why_empty=why_empty(request, info),
-        most_payload=MOST_PAYLOAD,
-        most_reason=MOST_REASON,
-    )
-
-
-routes = [
-    Route("/edit/{msg_id}", edit_form, methods=["GET"], name="edit"),
-    Route("/edit/{msg_id}", edit, methods=["POST"]),
-    Route("/change/edit", edit_ticked, methods=["GET"]),
-    Route("/change/{kind}", confirm, methods=["GET"], name="change"),
-    Route("/change/{kind}", write, methods=["POST"]),
-    Route("/act/{kind}", confirm_act, methods=["GET"], name="act"),
-    Route("/act/{kind}", do_act, methods=["POST"]),
-]
+    return {
+        "act": EDIT,
+        "info": info,
+        "fields": fields,
+        "given": given,
+        "would": would,
+        "shown": shown.changes(changes, site.settings.redact),
+        "why_empty": why_empty(site, info),
+        "most_payload": MOST_PAYLOAD,
+        "most_reason": MOST_REASON,
+    }

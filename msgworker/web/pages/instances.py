@@ -9,14 +9,12 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
 from msgworker.coordination.centres import LazyCentre
 from msgworker.coordination.lease import Lease
 from msgworker.queries.counts import Sizes
 from msgworker.queries.instances import InstanceInfo, Life
-from msgworker.web.site import Refused, Site, or_missing, site_of
+from msgworker.web.site import Refused, Site, or_missing, page
 
 ROWS = 500
 NAMED = 12
@@ -37,17 +35,13 @@ def trouble(one: InstanceInfo) -> str:
     }[one.life]
 
 
-async def instances(request: Request) -> Response:
-    site = site_of(request)
-
-    async def values() -> dict[str, Any]:
-        found = await site.look(site.ops.instances)
-        rows = [(one, trouble(one)) for one in found]
-        if len(rows) > ROWS:  # first those that need help
-            rows = sorted(rows, key=lambda row: not row[1])[:ROWS]
-        return {"rows": rows, "left": len(found) - len(rows), "named": NAMED}
-
-    return await site.live(request, "instances.html", values)
+@page("/instances", "instances.html", live=True)
+async def instances(site: Site, request: Request) -> dict[str, Any]:
+    found = await site.look(site.ops.instances)
+    rows = [(one, trouble(one)) for one in found]
+    if len(rows) > ROWS:  # first those that need help
+        rows = sorted(rows, key=lambda row: not row[1])[:ROWS]
+    return {"rows": rows, "left": len(found) - len(rows), "named": NAMED}
 
 
 # --- Schedules: their next ticks, and what stops them.
@@ -57,19 +51,17 @@ CATCH_UP["one"] = "the last one is sent, unless one waits"
 OVERLAP = {"skip": "skipped", "replace": "takes its place"}
 
 
-async def schedules(request: Request) -> Response:
-    site = site_of(request)
+@page("/schedules", "schedules.html")
+async def schedules(site: Site, request: Request) -> dict[str, Any]:
     found = await site.ask(or_missing, site.ops.schedules)
     there = await site.ask(or_missing, site.ops.can_schedule)
-    return site.render(
-        request,
-        "schedules.html",
-        rows=found,
-        there=there,
-        catch_up=CATCH_UP,
-        overlap=OVERLAP,
-        most=ROWS,
-    )
+    return {
+        "rows": found,
+        "there": there,
+        "catch_up": CATCH_UP,
+        "overlap": OVERLAP,
+        "most": ROWS,
+    }
 
 
 # --- Partitions and locks: who holds which part of the table, and which lock.
@@ -154,32 +146,30 @@ async def _elsewhere(site: Site, there: LazyCentre) -> list[Lease] | Refused:
         return Refused(error.detail)
 
 
-async def locks(request: Request) -> Response:
-    site, there = site_of(request), site_of(request).elsewhere
+@page("/locks", "locks.html")
+async def locks(site: Site, request: Request) -> dict[str, Any]:
+    there = site.elsewhere
     own = await site.ask(or_missing, site.ops.locks)
     found = [kept("this database", "release-lock", own)]
     if there is not None:
         held = await _elsewhere(site, there)
         title = there.place or "the lock centre of --locks"
         found.append(kept(title, "release-lock-elsewhere", held))
-    return site.render(
-        request,
-        "locks.html",
-        centres=found,
-        most=ROWS,
-        places=scoped_instances(await site.look(site.ops.instances)),
-        named=SHARDS,
-    )
+    return {
+        "centres": found,
+        "most": ROWS,
+        "places": scoped_instances(await site.look(site.ops.instances)),
+        "named": SHARDS,
+    }
 
 
 # --- System: what doctor finds, sizes of tables, settings with their origins.
 
 
-async def system(request: Request) -> Response:
-    site = site_of(request)
+@page("/system", "system.html")
+async def system(site: Site, request: Request) -> dict[str, Any]:
     findings, sizes = await asyncio.gather(site.look(site.ops.doctor), sizes_of(site))
-    values = site.settings.values
-    return site.render(request, "system.html", findings=findings, sizes=sizes, values=values)
+    return {"findings": findings, "sizes": sizes, "values": site.settings.values}
 
 
 async def sizes_of(site: Site) -> Sizes | None:
@@ -192,11 +182,3 @@ async def sizes_of(site: Site) -> Sizes | None:
             raise
         return None
     return found
-
-
-routes = [
-    Route("/instances", instances, name="instances"),
-    Route("/schedules", schedules, name="schedules"),
-    Route("/locks", locks, name="locks"),
-    Route("/system", system, name="system"),
-]

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
 
 from msgworker.logs import Said, logger
 from msgworker.web import access, forms, guard
 from msgworker.web.access import client_of
 from msgworker.web.sessions import is_secure
-from msgworker.web.site import THEME_COOKIE, THEMES, site_of
+from msgworker.web.site import THEME_COOKIE, THEMES, Site, page
 
 log = logger("msgworker.web")
 
 
-async def login_page(request: Request) -> Response:
-    site = site_of(request)
+@page("/login", "login.html", name="login")
+async def login_page(site: Site, request: Request) -> dict[str, Any]:
     if not site.door.logs_in:
         raise HTTPException(404, "there is nothing to log in to")
-    return site.render(request, "login.html", wrong=False)
+    return {"wrong": False}
 
 
-async def log_in(request: Request) -> Response:
-    site = site_of(request)
+@page("/login", method="POST")
+async def log_in(site: Site, request: Request) -> Response:
     door = site.door
     if not isinstance(door, access.Tokens):
         raise HTTPException(404, "there is nothing to log in to")
@@ -39,15 +40,16 @@ async def log_in(request: Request) -> Response:
     return RedirectResponse(site.url(request, "overview"), 303)
 
 
-async def log_out(request: Request) -> Response:
-    site = site_of(request)
+@page("/logout", method="POST", name="logout")
+async def log_out(site: Site, request: Request) -> Response:
     site.sessions.end(request.state.session)
     request.state.session = None
     return RedirectResponse(site.url(request, "overview"), 303)
 
 
-async def theme(request: Request) -> Response:
-    site, form = site_of(request), forms.form_of(request)
+@page("/theme", method="POST")
+async def theme(site: Site, request: Request) -> Response:
+    form = forms.form_of(request)
     wanted = form.get("theme", "")
     if wanted not in THEMES:
         raise HTTPException(400, f"a theme is one of {', '.join(THEMES)}")
@@ -62,11 +64,3 @@ async def theme(request: Request) -> Response:
         samesite="strict",
     )
     return found
-
-
-routes = [
-    Route("/login", login_page, methods=["GET"], name="login"),
-    Route("/login", log_in, methods=["POST"]),
-    Route("/logout", log_out, methods=["POST"], name="logout"),
-    Route("/theme", theme, methods=["POST"], name="theme"),
-]

@@ -14,7 +14,6 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
 
 from msgworker.errors import ConfigError
 from msgworker.message import State, topic_of
@@ -30,7 +29,7 @@ from msgworker.store.tries import Kind
 from msgworker.web import shown
 from msgworker.web.forms import SPANS, Chosen, id_of
 from msgworker.web.sessions import Role
-from msgworker.web.site import Refused, Site, or_missing, paged, site_of
+from msgworker.web.site import Refused, Site, or_missing, page, paged
 from msgworker.web.writes import CHANGES, EDIT, Write
 
 ROWS = 50
@@ -39,38 +38,38 @@ MOST_TOPICS = 200
 MOST_FIND = 200
 
 
-async def messages(request: Request) -> Response:
-    site, query = site_of(request), request.query_params
-    if query.get("find", "").strip():
-        return await _find(request, site, query["find"].strip())
+@page("/messages")
+async def messages(site: Site, request: Request) -> Response:
+    if text := request.query_params.get("find", "").strip():
+        return await _find(request, site, text)
+    return await site.live(request, "messages.html", lambda: _listed(site, request))
+
+
+async def _listed(site: Site, request: Request) -> dict[str, Any]:
+    query = request.query_params
     chosen, oldest = Chosen.of(query), query.get("order") == "oldest"
-    ops, filters = site.ops, chosen.filters
     if chosen.ids:
         raise ConfigError("a list is chosen by filters; /messages/ID shows a message")
     after = query.get("after") or None
-
-    async def values() -> dict[str, Any]:
-        found, overview = await asyncio.gather(
-            site.ask(ops.messages, **filters, newest=not oldest, limit=ROWS, after=after),
-            site.overview(),
-        )
-        order = {"order": "oldest"} if oldest else {}
-        return {
-            "chosen": chosen,
-            "rows": found,
-            "rail": list(rail(chosen, overview, order)),
-            "chips": [(label, value, rest | order) for label, value, rest in chosen.chips()],
-            "topics": [one.topic for one in overview.topics][:MOST_TOPICS],
-            "states": list(State),
-            "spans": list(SPANS),
-            "oldest": oldest,
-            **paged(chosen.query | order, after, found.next_after),
-            "turned": chosen.query | ({} if oldest else {"order": "oldest"}),
-            "picks": picks(chosen) if site.may(request, Role.OPERATOR) else (),
-            "matching": matching(chosen, found, overview, is_first=not after),
-        }
-
-    return await site.live(request, "messages.html", values)
+    found, overview = await asyncio.gather(
+        site.ask(site.ops.messages, **chosen.filters, newest=not oldest, limit=ROWS, after=after),
+        site.overview(),
+    )
+    order = {"order": "oldest"} if oldest else {}
+    return {
+        "chosen": chosen,
+        "rows": found,
+        "rail": list(rail(chosen, overview, order)),
+        "chips": [(label, value, rest | order) for label, value, rest in chosen.chips()],
+        "topics": [one.topic for one in overview.topics][:MOST_TOPICS],
+        "states": list(State),
+        "spans": list(SPANS),
+        "oldest": oldest,
+        **paged(chosen.query | order, after, found.next_after),
+        "turned": chosen.query | ({} if oldest else {"order": "oldest"}),
+        "picks": picks(chosen) if site.may(request, Role.OPERATOR) else (),
+        "matching": matching(chosen, found, overview, is_first=not after),
+    }
 
 
 def picks(chosen: Chosen) -> list[Write]:
@@ -181,8 +180,9 @@ def reasons(found: Explanation | None) -> list[Explanation]:
     return steps
 
 
-async def message(request: Request) -> Response:
-    site, ops = site_of(request), site_of(request).ops
+@page("/messages/{msg_id}", "message.html")
+async def message(site: Site, request: Request) -> dict[str, Any]:
+    ops = site.ops
     msg_id = id_of(request.path_params["msg_id"])
     info = await site.ask(ops.show, msg_id, items=ITEMS)
     if info is None:
@@ -194,39 +194,36 @@ async def message(request: Request) -> Response:
     entries = [] if isinstance(audit, Refused) else audit
     redact = site.settings.redact
     edits = [(one, shown.changes(one.changes, redact, payloads=wanted)) for one in entries]
-    return site.render(
-        request,
-        "message.html",
-        info=info,
-        edits=[(one, found) for one, found in edits if found],
-        place=await site.ask(ops.place, msg_id),
-        reasons=reasons(await site.ask(ops.explain, msg_id)),
-        events=timeline(info, entries),
-        audit=audit,
-        max_tries=spec.max_tries,
-        most_tries=MOST_TRIES,
-        acts=acts(info, spec),
-        payload=shown.payload(info.payload, site.settings.redact) if wanted else None,
-        most_trace=MOST_TRACE,
-    )
+    return {
+        "info": info,
+        "edits": [(one, found) for one, found in edits if found],
+        "place": await site.ask(ops.place, msg_id),
+        "reasons": reasons(await site.ask(ops.explain, msg_id)),
+        "events": timeline(info, entries),
+        "audit": audit,
+        "max_tries": spec.max_tries,
+        "most_tries": MOST_TRIES,
+        "acts": acts(info, spec),
+        "payload": shown.payload(info.payload, site.settings.redact) if wanted else None,
+        "most_trace": MOST_TRACE,
+    }
 
 
-async def items(request: Request) -> Response:
-    site, query = site_of(request), request.query_params
+@page("/messages/{msg_id}/items", "items.html")
+async def items(site: Site, request: Request) -> dict[str, Any]:
+    query = request.query_params
     msg_id = id_of(request.path_params["msg_id"])
     state: Any = query.get("state") or None  # ops.items refuses other words
     after = query.get("after")
     found = await site.ask(site.ops.items, msg_id, state=state, limit=ITEMS, after=after or None)
     chosen = {"state": state} if state else {}
-    return site.render(
-        request,
-        "items.html",
-        msg_id=msg_id,
-        rows=found,
-        state=state,
-        states=[one.value for one in ItemState],
+    return {
+        "msg_id": msg_id,
+        "rows": found,
+        "state": state,
+        "states": [one.value for one in ItemState],
         **paged(chosen, after, found.next_after),
-    )
+    }
 
 
 # --- Failures: messages that failed for the same reason, as groups; also as CSV.
@@ -258,26 +255,22 @@ async def _groups(site: Site, request: Request, rows: int) -> tuple[Chosen, Foun
     return chosen, await site.ask(site.ops.failures, **asked, limit=rows)
 
 
-async def failures(request: Request) -> Response:
-    site = site_of(request)
-
-    async def values() -> dict[str, Any]:
-        (chosen, found), overview = await asyncio.gather(
-            _groups(site, request, GROUPS), site.overview()
-        )
-        return {
-            "chosen": chosen,
-            "rows": found,
-            "topics": [one.topic for one in overview.topics][:CSV_ROWS],
-            "spans": list(SPANS),
-            "limits": {k: v for k, v in chosen.fixed.query.items() if k in ("topic", "job")},
-        }
-
-    return await site.live(request, "failures.html", values)
+@page("/failures", "failures.html", live=True)
+async def failures(site: Site, request: Request) -> dict[str, Any]:
+    (chosen, found), overview = await asyncio.gather(
+        _groups(site, request, GROUPS), site.overview()
+    )
+    return {
+        "chosen": chosen,
+        "rows": found,
+        "topics": [one.topic for one in overview.topics][:CSV_ROWS],
+        "spans": list(SPANS),
+        "limits": {k: v for k, v in chosen.fixed.query.items() if k in ("topic", "job")},
+    }
 
 
-async def as_csv(request: Request) -> Response:
-    site = site_of(request)
+@page("/failures.csv", name="failures_csv")
+async def as_csv(site: Site, request: Request) -> Response:
     _, found = await _groups(site, request, CSV_ROWS)
     headers = {"content-disposition": 'attachment; filename="failures.csv"'}
     text = csv_of(found, site.without)
@@ -351,24 +344,21 @@ def shown_lane(one: LaneInfo) -> dict[str, Any]:
     }
 
 
-async def lanes(request: Request) -> Response:
-    site, query = site_of(request), request.query_params
+@page("/lanes", "lanes.html", live=True)
+async def lanes(site: Site, request: Request) -> dict[str, Any]:
+    query = request.query_params
     ops, by_object = site.ops, query.get("by") == "object"
     after = query.get("after") or None
-
-    async def values() -> dict[str, Any]:
-        if by_object:
-            found = await site.ask(ops.lanes, by="object", limit=LANES, after=after)
-        else:
-            found = await site.look(ops.lanes, by="blocked", limit=LANES)
-        return {
-            "rows": [shown_lane(one) for one in found],
-            "complete": found.complete,
-            "by_object": by_object,
-            **paged({"by": "object"}, after, found.next_after if by_object else None),
-        }
-
-    return await site.live(request, "lanes.html", values)
+    if by_object:
+        found = await site.ask(ops.lanes, by="object", limit=LANES, after=after)
+    else:
+        found = await site.look(ops.lanes, by="blocked", limit=LANES)
+    return {
+        "rows": [shown_lane(one) for one in found],
+        "complete": found.complete,
+        "by_object": by_object,
+        **paged({"by": "object"}, after, found.next_after if by_object else None),
+    }
 
 
 # --- Jobs: how far each is, with a bar.
@@ -376,40 +366,21 @@ async def lanes(request: Request) -> Response:
 JOBS = 50
 
 
-async def jobs(request: Request) -> Response:
-    site, query = site_of(request), request.query_params
+@page("/jobs", "jobs.html", live=True)
+async def jobs(site: Site, request: Request) -> dict[str, Any]:
+    query = request.query_params
     after = query.get("after", "")
     is_open = query.get("state") == "open" or None
-
-    async def values() -> dict[str, Any]:
-        last = id_of(after) if after else None
-        found = await site.ask(site.ops.jobs, is_open=is_open, limit=JOBS, after=last)
-        chosen = {"state": "open"} if is_open else {}
-        return {"rows": found, "is_open": is_open, **paged(chosen, after, found.next_after)}
-
-    return await site.live(request, "jobs.html", values)
+    last = id_of(after) if after else None
+    found = await site.ask(site.ops.jobs, is_open=is_open, limit=JOBS, after=last)
+    chosen = {"state": "open"} if is_open else {}
+    return {"rows": found, "is_open": is_open, **paged(chosen, after, found.next_after)}
 
 
-async def job(request: Request) -> Response:
-    site = site_of(request)
+@page("/jobs/{job_id}", "job.html", live=True)
+async def job(site: Site, request: Request) -> dict[str, Any]:
     job_id = id_of(request.path_params["job_id"])
-
-    async def values() -> dict[str, Any]:
-        found = await site.ask(site.ops.job, job_id) if job_id > 0 else None
-        if found is None:
-            raise HTTPException(404, f"there is no job {job_id}")
-        return {"job": found, "blocks": site.app.table.on_dead == "block"}
-
-    return await site.live(request, "job.html", values)
-
-
-routes = [
-    Route("/messages", messages, name="messages"),
-    Route("/messages/{msg_id}", message, name="message"),
-    Route("/messages/{msg_id}/items", items, name="items"),
-    Route("/failures", failures, name="failures"),
-    Route("/failures.csv", as_csv, name="failures_csv"),
-    Route("/jobs", jobs, name="jobs"),
-    Route("/jobs/{job_id}", job, name="job"),
-    Route("/lanes", lanes, name="lanes"),
-]
+    found = await site.ask(site.ops.job, job_id) if job_id > 0 else None
+    if found is None:
+        raise HTTPException(404, f"there is no job {job_id}")
+    return {"job": found, "blocks": site.app.table.on_dead == "block"}

@@ -11,8 +11,6 @@ from typing import Any
 from markupsafe import Markup
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
 from msgworker.counted import plural, that_hold_up
 from msgworker.message import State, topic_of
@@ -22,7 +20,7 @@ from msgworker.store.pauses import PausedJob
 from msgworker.table import MAX_TOPIC
 from msgworker.web import charts, shown
 from msgworker.web.pages.messages import LANES, shown_lane
-from msgworker.web.site import Site, site_of
+from msgworker.web.site import Site, page
 
 TOPICS = 100
 """The most rows of topics; those with failures come first."""
@@ -133,36 +131,33 @@ def window_of(request: Request) -> Window:
     return window
 
 
-async def overview(request: Request) -> Response:
-    site, window = site_of(request), window_of(request)
-
-    async def values() -> dict[str, Any]:
-        found, history, timings = await asyncio.gather(
-            site.overview(),
-            site.look_steadily(site.ops.history, window),
-            site.look_steadily(site.ops.timings, window, waits=False),
-        )
-        times, (minutes, _) = {one.topic: one for one in timings.topics}, WINDOWS[window]
-        return {
-            "found": found,
-            "trouble": trouble_lines(found, times, database=site.hardships.summary),
-            "states": [
-                (state.value, found.count(state))
-                for state in State
-                if state is not State.UNKNOWN or found.count(state).count
-            ],
-            "topics": [
-                row(one, times.get(one.topic, TopicTimes(one.topic)), minutes)
-                for one in by_trouble(found.topics)[:TOPICS]
-            ],
-            "more_topics": max(0, len(found.topics) - TOPICS),
-            "window": window,
-            "windows": list(WINDOWS),
-            "recorded": history.recorded,
-            "pictures": pictures(history.points, history.step_seconds) if history.recorded else [],
-        }
-
-    return await site.live(request, "overview.html", values)
+@page("/", "overview.html", live=True)
+async def overview(site: Site, request: Request) -> dict[str, Any]:
+    window = window_of(request)
+    found, history, timings = await asyncio.gather(
+        site.overview(),
+        site.look_steadily(site.ops.history, window),
+        site.look_steadily(site.ops.timings, window, waits=False),
+    )
+    times, (minutes, _) = {one.topic: one for one in timings.topics}, WINDOWS[window]
+    return {
+        "found": found,
+        "trouble": trouble_lines(found, times, database=site.hardships.summary),
+        "states": [
+            (state.value, found.count(state))
+            for state in State
+            if state is not State.UNKNOWN or found.count(state).count
+        ],
+        "topics": [
+            row(one, times.get(one.topic, TopicTimes(one.topic)), minutes)
+            for one in by_trouble(found.topics)[:TOPICS]
+        ],
+        "more_topics": max(0, len(found.topics) - TOPICS),
+        "window": window,
+        "windows": list(WINDOWS),
+        "recorded": history.recorded,
+        "pictures": pictures(history.points, history.step_seconds) if history.recorded else [],
+    }
 
 
 # --- What needs help, a line each with the page that helps: the first thing on the Overview.
@@ -290,29 +285,26 @@ def why_held(one: TopicInfo) -> str:
     return (one.limit.why or "") if one.limit is not None else ""
 
 
-async def topics(request: Request) -> Response:
-    site, window = site_of(request), window_of(request)
-
-    async def values() -> dict[str, Any]:
-        overview, timings = await asyncio.gather(
-            site.overview(), site.look_steadily(site.ops.timings, window)
-        )
-        times = {one.topic: one for one in timings.topics}
-        found = sorted(overview.topics, key=lambda one: (one.paused is None, one.topic))
-        return {
-            "rows": [
-                (one, why_held(one), times.get(one.topic, TopicTimes(one.topic)))
-                for one in found[:TOPIC_ROWS]
-            ],
-            "left": max(0, len(found) - TOPIC_ROWS),
-            "states": STATES,
-            "window": window,
-            "windows": list(WINDOWS),
-            "recorded": timings.recorded,
-            "most": MAX_TOPIC,
-        }
-
-    return await site.live(request, "topics.html", values)
+@page("/topics", "topics.html", live=True)
+async def topics(site: Site, request: Request) -> dict[str, Any]:
+    window = window_of(request)
+    overview, timings = await asyncio.gather(
+        site.overview(), site.look_steadily(site.ops.timings, window)
+    )
+    times = {one.topic: one for one in timings.topics}
+    found = sorted(overview.topics, key=lambda one: (one.paused is None, one.topic))
+    return {
+        "rows": [
+            (one, why_held(one), times.get(one.topic, TopicTimes(one.topic)))
+            for one in found[:TOPIC_ROWS]
+        ],
+        "left": max(0, len(found) - TOPIC_ROWS),
+        "states": STATES,
+        "window": window,
+        "windows": list(WINDOWS),
+        "recorded": timings.recorded,
+        "most": MAX_TOPIC,
+    }
 
 
 # --- One topic.
@@ -321,46 +313,43 @@ FEW = 20
 """Groups of failures, and lanes, that its page shows."""
 
 
-async def topic(request: Request) -> Response:
-    site, window = site_of(request), window_of(request)
+@page("/topics/{topic:path}", "topic.html", live=True)
+async def topic(site: Site, request: Request) -> dict[str, Any]:
+    window = window_of(request)
     name: str = request.path_params["topic"]
-
-    async def values() -> dict[str, Any]:
-        overview, history, timings, groups, lanes, rule = await asyncio.gather(
-            site.overview(),
-            site.look_steadily(site.ops.history, window, topic=name),
-            site.look_steadily(site.ops.timings, window),
-            site.look(site.ops.failures, topic=name, limit=FEW),
-            site.look(site.ops.lanes, by="blocked", limit=LANES),
-            site.ask(lambda: site.app.tables.spec),
-        )
-        info = next((one for one in overview.topics if one.topic == name), None)
-        if info is None:
-            info = await _unseen(site, name, any(map(_worked, history.points)))
-        counts = [(state, _counted(info, overview, state)) for state in (*STATES, State.DONE)]
-        times = next((one for one in timings.topics if one.topic == name), TopicTimes(name))
-        held = [shown_lane(one) for one in lanes if topic_of(one.head.topic) == name]
-        held = [one for one in held if one["info"].behind or one["kind"] in ("dead", "failed")]
-        return {
-            "info": info,
-            "words": state_of(info, times),
-            "why": why_held(info),
-            "counts": [(state.value, count) for state, count in counts if not count.about],
-            "times": times,
-            "pace": pace(times.done / WINDOWS[window][0]),
-            "window": window,
-            "windows": list(WINDOWS),
-            "recorded": history.recorded,
-            "pictures": pictures(history.points, history.step_seconds, waits=True),
-            "groups": groups,
-            "lanes": held[:FEW],
-            "all_lanes": lanes.complete and len(held) <= FEW,
-            "rule": rule,
-            "handler": site.app._registry.get(name),
-            "backoff": site.app.settings.backoff_seconds,
-        }
-
-    return await site.live(request, "topic.html", values)
+    overview, history, timings, groups, lanes, rule = await asyncio.gather(
+        site.overview(),
+        site.look_steadily(site.ops.history, window, topic=name),
+        site.look_steadily(site.ops.timings, window),
+        site.look(site.ops.failures, topic=name, limit=FEW),
+        site.look(site.ops.lanes, by="blocked", limit=LANES),
+        site.ask(lambda: site.app.tables.spec),
+    )
+    info = next((one for one in overview.topics if one.topic == name), None)
+    if info is None:
+        info = await _unseen(site, name, any(map(_worked, history.points)))
+    counts = [(state, _counted(info, overview, state)) for state in (*STATES, State.DONE)]
+    times = next((one for one in timings.topics if one.topic == name), TopicTimes(name))
+    held = [shown_lane(one) for one in lanes if topic_of(one.head.topic) == name]
+    held = [one for one in held if one["info"].behind or one["kind"] in ("dead", "failed")]
+    return {
+        "info": info,
+        "words": state_of(info, times),
+        "why": why_held(info),
+        "counts": [(state.value, count) for state, count in counts if not count.about],
+        "times": times,
+        "pace": pace(times.done / WINDOWS[window][0]),
+        "window": window,
+        "windows": list(WINDOWS),
+        "recorded": history.recorded,
+        "pictures": pictures(history.points, history.step_seconds, waits=True),
+        "groups": groups,
+        "lanes": held[:FEW],
+        "all_lanes": lanes.complete and len(held) <= FEW,
+        "rule": rule,
+        "handler": site.app._registry.get(name),
+        "backoff": site.app.settings.backoff_seconds,
+    }
 
 
 def _worked(one: HistoryPoint) -> bool:
@@ -384,10 +373,3 @@ def _counted(info: TopicInfo, found: Overview, state: State) -> Capped:
     counted, and an estimate of all topics if the finished ones were not."""
     total = found.count(state)
     return info.count(state) + Capped(0, total.more, total.about)
-
-
-routes = [
-    Route("/", overview, name="overview"),
-    Route("/topics", topics, name="topics"),
-    Route("/topics/{topic:path}", topic, name="topic"),
-]
