@@ -70,9 +70,10 @@ def save(path: Path, runs: Sequence[Run]) -> None:
 def add(runs: Sequence[Run], newest: Run) -> list[Run]:
     """The runs with the newest at the end; what it measured anew is gone from the others.
 
-    A database or queue that could not be had measures nothing: what is kept of it stays.
+    A database or queue that could not be had measures nothing: the figures kept of it stay.
     """
-    known = {key for run in runs for key in (*map(_scenario, run.scenarios), *_peers(run))}
+    known = {_scenario(line) for run in runs for line in run.scenarios if not line.not_run}
+    known |= {key for run in runs for key in _peers(run, measured=True)}
     newest.scenarios = [
         line for line in newest.scenarios if _measured(line, _scenario(line), known)
     ]
@@ -105,8 +106,9 @@ def _scenario(line: Line) -> tuple[str, ...]:
     return line.database, line.scenario
 
 
-def _peers(run: Run) -> set[tuple[str, ...]]:
-    return {_peer(line) for line in run.peers if not line.is_ours}
+def _peers(run: Run, *, measured: bool = False) -> set[tuple[str, ...]]:
+    lines = [line for line in run.peers if not line.is_ours]
+    return {_peer(line) for line in lines if not (measured and line.not_run)}
 
 
 def _peer(line: Line) -> tuple[str, ...]:

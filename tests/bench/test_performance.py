@@ -84,6 +84,16 @@ def test_a_database_that_is_not_there_takes_nothing_from_what_is_kept():
     assert [run.began for run in kept] == ["3"]
 
 
+def test_a_peer_that_does_not_offer_a_work_leaves_no_older_run_for_it():
+    def run(began: str, **values: object) -> Run:
+        return Run(began, peers=[line(label="msgworker: a"), line(label="queue 1.0: a", **values)])
+
+    refused = {"rates": [], "not_run": "not offered"}
+    assert [r.began for r in parts.add([run("1", **refused)], run("2", **refused))] == ["2"]
+    kept = parts.add([run("1")], run("2", **refused))
+    assert [[one.not_run for one in r.peers] for r in kept] == [[None, None], [None]]
+
+
 def test_what_is_saved_is_loaded_as_it_was(tmp_path):
     path = tmp_path / "kept.json"
     run = Run("1", "abc", "10", ["0", "1"], ["a"], [line(notes=["n"])], [line()], POINTS, POINTS)
