@@ -65,11 +65,9 @@ class Parent:
             os.write(self._fd, line)  # a long line is written in parts
 
     def _listen(self, words: int) -> None:
-        rest = b""
-        while data := _read_all(words):
-            *lines, rest = (rest + data).split(b"\n")
+        with suppress(OSError), open(words, "rb") as lines:
             for line in lines:
-                self._obey(line.decode())
+                self._obey(line.decode().rstrip("\n"))
         self._obey("")
 
     def _obey(self, line: str) -> None:
@@ -81,13 +79,6 @@ class Parent:
             self.asked.insist(int(number))
         else:
             self.asked.stop()
-
-
-def _read_all(fd: int) -> bytes:
-    try:
-        return os.read(fd, 4096)
-    except OSError:
-        return b""
 
 
 # --- The parent.

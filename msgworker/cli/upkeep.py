@@ -273,15 +273,15 @@ def _state(one: ScheduleInfo) -> str:
     return "; ".join(part for part in (_problem(one), _overlap(one)) if part) or "-"
 
 
-def _ticks(one: ScheduleInfo) -> str:
-    return ", ".join(f"{tick:%Y-%m-%d %H:%M:%S}" for tick in one.next_times)
-
-
 SCHEDULE_COLUMNS = (
     Column("SCHEDULE", "name", share=1),
     Column("SPEC", _spec, share=1),
     Column("TOPIC", "topic", share=1),
     Column("STATE", _state, share=1),
     Column("LAST", lambda one: age(since(one.last_at))),
-    Column("NEXT TICKS (UTC)", _ticks, share=2),
+    Column(
+        "NEXT TICKS (UTC)",
+        lambda one: ", ".join(f"{tick:%Y-%m-%d %H:%M:%S}" for tick in one.next_times),
+        share=2,
+    ),
 )

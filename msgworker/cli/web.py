@@ -55,25 +55,12 @@ def web(call: Call) -> int:
     need("uvicorn")
     from msgworker.web import serving
 
-    dashboard = serving.dashboard_for(app, conf.values, os.environ, _values(call))
+    dashboard = serving.dashboard_for(app, conf.values, os.environ, values_of(call))
     listener = serving.listening(conf["web_host"], conf["web_port"])
     place = serving.address(listener, conf["web_root_path"])
     log.info("the dashboard is at %s", place, extra={"event": Said.WEB_STARTED})
     serving.serve(dashboard, listener)
     return 0
-
-
-def _values(call: Call) -> list[tuple[str, Any, str]]:
-    """Each setting with its origin, as `config` lists it; an App that was imported has its own."""
-    own, origins = {}, call.conf.origins
-    if call.app_ref is not None:
-        own, origins = settings_of(call.app), origins | origins_of(call.app, call.app_ref)
-    rows: list[tuple[str, Any, str]] = [("url", db.masked(call.app.engine.url), origins["url"])]
-    for name in SETTINGS:
-        if name != "url":
-            value = own[name] if name in own else display_value(call, call.conf, name)
-            rows.append((name, value, origins[name]))
-    return rows
 
 
 # --- `config`: each setting, its value, and where it came from.
@@ -89,16 +76,7 @@ def config(call: Call) -> None:
 
     Passwords are masked.
     """
-    conf = call.conf
-    origins = conf.origins
-    if call.app_ref is not None:
-        app, ref = call.imported, call.app_ref
-        conf = load(call.chosen, keywords=settings_of(app), keywords_from=ref, file=call.file)
-        origins = conf.origins | origins_of(app, ref)
-    rows = [
-        {"setting": name, "value": display_value(call, conf, name), "origin": origins[name]}
-        for name in SETTINGS
-    ]
+    rows = [{"setting": n, "value": v, "origin": o} for n, v, o in values_of(call)]
     print_list(rows, COLUMNS, as_json=call.as_json, nothing="", as_dict=dict)
 
 
@@ -107,6 +85,17 @@ COLUMNS = (
     Column("VALUE", lambda row: setting_text(row["value"]), share=3, least=12),
     Column("FROM", lambda row: row["origin"], share=2, least=12),
 )
+
+
+def values_of(call: Call) -> list[tuple[str, Any, str]]:
+    """Each setting, its value for display and its origin; an App that was imported has its own."""
+    conf = call.conf
+    origins = conf.origins
+    if call.app_ref is not None:
+        app, ref = call.imported, call.app_ref
+        conf = load(call.chosen, keywords=settings_of(app), keywords_from=ref, file=call.file)
+        origins = conf.origins | origins_of(app, ref)
+    return [(name, display_value(call, conf, name), origins[name]) for name in SETTINGS]
 
 
 def display_value(call: Call, conf: Configuration, name: str) -> Any:

@@ -221,15 +221,11 @@ def _drain_here(
             return worker.drain(
                 time_limit=conf["time_limit"],
                 linger=conf["linger"],
-                retry_linger=_retry_linger(conf),
+                # None: the drain decides, which waits for nothing without `linger`
+                retry_linger=conf["retry_linger"] if conf.given("retry_linger") else None,
                 outage_limit=conf["outage_limit"],
                 grace=conf["grace"],
             )
-
-
-def _retry_linger(conf: Configuration) -> float | None:
-    """`retry_linger`; None = decided by the drain, which waits for nothing without `linger`."""
-    return float(conf["retry_linger"]) if conf.given("retry_linger") else None
 
 
 def _checked_app(call: Call, quiet: bool) -> App:

@@ -6,7 +6,7 @@ import base64
 import hmac
 import inspect
 import ipaddress
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -117,28 +117,13 @@ def is_loopback(host: str) -> bool:
 # `/healthz`, `/readyz`, the login form and static files. Secrets are compared by
 # `hmac.compare_digest`, names by `==`; no pattern decides who a viewer is.
 
-FORWARDED = (
-    "cdn-loop",
-    "cf-connecting-ip",
-    "client-ip",
-    "fastly-client-ip",
-    "fly-client-ip",
-    "forwarded",
-    "true-client-ip",
-    "via",
-    "x-amzn-trace-id",
-    "x-appengine-user-ip",
-    "x-azure-clientip",
-    "x-client-ip",
-    "x-cloud-trace-context",
-    "x-cluster-client-ip",
-    "x-original-host",
-    "x-original-url",
-    "x-proxyuser-ip",
-    "x-real-ip",
-    "x-remote-user",
+FORWARDED = {
+    *("cdn-loop", "cf-connecting-ip", "client-ip", "fastly-client-ip", "fly-client-ip"),
+    *("forwarded", "true-client-ip", "via", "x-amzn-trace-id", "x-appengine-user-ip"),
+    *("x-azure-clientip", "x-client-ip", "x-cloud-trace-context", "x-cluster-client-ip"),
+    *("x-original-host", "x-original-url", "x-proxyuser-ip", "x-real-ip", "x-remote-user"),
     "x-scheme",
-)
+}
 """Headers by which a proxy names the client behind it; X-Forwarded-... and X-Envoy-... do so
 too."""
 
@@ -199,13 +184,13 @@ class Local(Door):
         if peer is None or not peer.is_loopback:
             return None
         old = request.scope.get("http_version") == "1.0"  # as nginx asks; no browser does
-        if old or any(map(_tells_of_a_proxy, request.headers)):
+        proxied = any(
+            header in FORWARDED or header.startswith(("x-forwarded-", "x-envoy-"))
+            for header in request.headers
+        )
+        if old or proxied:
             return None  # the proxy is of this machine, its client may not be
         return Viewer("local", self.role, "local")
-
-
-def _tells_of_a_proxy(header: str) -> bool:
-    return header in FORWARDED or header.startswith(("x-forwarded-", "x-envoy-"))
 
 
 @dataclass(frozen=True)
@@ -297,7 +282,7 @@ class Asking(Door):
     async def admit(self, request: HTTPConnection) -> Viewer | None:
         found = self.fn(request)
         if inspect.isawaitable(found):
-            found = await _awaited(found)
+            found = await found
         if isinstance(found, str):
             return Viewer(clean(found, MOST_NAME), self.role) if found else None
         if found is None or isinstance(found, Viewer):
@@ -305,7 +290,3 @@ class Asking(Door):
         raise ConfigError(
             f"auth returns a Viewer, a name, or None to refuse; got {type(found).__name__}"
         )
-
-
-async def _awaited(found: Awaitable[Any]) -> Any:
-    return await found

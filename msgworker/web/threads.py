@@ -102,12 +102,9 @@ class Hardships:
         if not recent:
             return ""
         at, text = recent[-1]
-        reads = plural(len(recent), "read")
-        return f"{reads} of this dashboard failed in 10 minutes, the last {_ago(now - at)}: {text}"
-
-
-def _ago(seconds: float) -> str:
-    return "just now" if seconds < 15 else f"{shown.age(seconds)} ago"
+        reads, age = plural(len(recent), "read"), now - at
+        ago = "just now" if age < 15 else f"{shown.age(age)} ago"
+        return f"{reads} of this dashboard failed in 10 minutes, the last {ago}: {text}"
 
 
 # --- Threads that wait for the database, so that the event loop need not: each call is an

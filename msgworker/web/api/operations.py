@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 from starlette.exceptions import HTTPException
@@ -25,7 +25,6 @@ from msgworker.web.api.calling import (
     Why,
     endpoint,
     page_of,
-    plain,
 )
 from msgworker.web.threads import AFTER, RunningWrite, TooManyWrites
 from msgworker.web.writes import ON_THINGS, OnThing
@@ -120,13 +119,7 @@ async def list_instances(call: ApiCall) -> Page:
 async def list_schedules(call: ApiCall) -> Page:
     """Schedules with their next times; payloads are not shown."""
     found = await call.site.look(call.ops.schedules)
-    rows: list[Any] = [_schedule(one) for one in found]
-    return page_of(call, rows, lambda one: one["name"])
-
-
-def _schedule(one: ScheduleInfo) -> dict[str, Any]:
-    fields: dict[str, Any] = plain(one)
-    return fields | {"payload": None}
+    return page_of(call, [replace(one, payload=None) for one in found], lambda one: one.name)
 
 
 @endpoint("GET /limits", TopicLimit, query=ListInput, page=True)

@@ -231,17 +231,8 @@ async def items(site: Site, request: Request) -> dict[str, Any]:
 GROUPS = 100
 CSV_ROWS = 500
 COLUMNS = (
-    "fingerprint",
-    "error",
-    "dead",
-    "failing",
-    "topics",
-    "waiting_objects",
-    "first_seen",
-    "last_seen",
-    "sample_id",
-    "varies",
-    "example",
+    *("fingerprint", "error", "dead", "failing", "topics", "waiting_objects"),
+    *("first_seen", "last_seen", "sample_id", "varies", "example"),
 )
 FORMULA = "=+-@"
 """Spreadsheets read a cell that begins so as a formula, full-width signs and spaces before it

@@ -108,7 +108,8 @@ def _picture(
     text: Callable[[Any], str],
 ) -> dict[str, Any]:
     at = [one.at for one in points]
-    ticks = [at[place] for place in tick_places(len(at))]
+    ends_and_between = sorted({0, len(at) // 2, len(at) - 1}) if at else []
+    ticks = [at[place] for place in ends_and_between]
     return {
         "title": title,
         "keys": tuple(series),
@@ -116,11 +117,6 @@ def _picture(
         "picture": draw(series, title=title, about=about, ticks=ticks),
         "rows": [(one, [*map(text, row)]) for one, *row in zip(at, *series.values(), strict=True)],
     }
-
-
-def tick_places(count: int) -> list[int]:
-    """Where labels stand below a picture: at both ends and between."""
-    return sorted({0, count // 2, count - 1}) if count else []
 
 
 def window_of(request: Request) -> Window:
