@@ -194,9 +194,7 @@ class Edits(Repairs):
         return replace(done, changes=changes if done.changed else (), seen=before)
 
     def acknowledge(
-        self,
-        ids: Iterable[int] | int | None = None,
-        **options: Unpack[WriteOptions],
+        self, ids: Iterable[int] | int | None = None, **options: Unpack[WriteOptions]
     ) -> Repaired:
         """Say that dead messages are known: they stay dead, and leave the numbers that call for
         help, `failures` and alerts, as discarded and cancelled ones do. What they hold up, an

@@ -190,9 +190,7 @@ class Repairs(Writing):
 
     @renamed(resume="operation")
     def discard(
-        self,
-        ids: Iterable[int] | int | None = None,
-        **options: Unpack[WriteOptions],
+        self, ids: Iterable[int] | int | None = None, **options: Unpack[WriteOptions]
     ) -> Repaired:
         """Make messages dead, with the reason as their last error; their object continues.
 
@@ -206,9 +204,7 @@ class Repairs(Writing):
 
     @renamed(resume="operation")
     def cancel(
-        self,
-        ids: Iterable[int] | int | None = None,
-        **options: Unpack[WriteOptions],
+        self, ids: Iterable[int] | int | None = None, **options: Unpack[WriteOptions]
     ) -> Repaired:
         """Cancel messages: dead, with the reason as their last error; their object continues.
 

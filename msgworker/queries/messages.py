@@ -23,15 +23,7 @@ from msgworker.db import (
     trouble,
     whole_number,
 )
-from msgworker.message import (
-    ACKNOWLEDGED,
-    CANCELLED,
-    DISCARDED,
-    LATER,
-    State,
-    plain_error,
-    word_of,
-)
+from msgworker.message import ACKNOWLEDGED, CANCELLED, DISCARDED, LATER, State, plain_error, word_of
 from msgworker.payload import is_text, quoted, shortened, shown
 from msgworker.schema.rule import Rule
 from msgworker.store import bounded, tries

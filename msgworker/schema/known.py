@@ -21,13 +21,7 @@ from msgworker.schema import apply, describe, requirements
 from msgworker.schema import rule as rules
 from msgworker.schema.apply import Plan, Step
 from msgworker.schema.describe import LiveTable
-from msgworker.schema.difference import (
-    difference,
-    faults_text,
-    mistyped,
-    of_guard,
-    read,
-)
+from msgworker.schema.difference import difference, faults_text, mistyped, of_guard, read
 from msgworker.schema.rule import Rule
 from msgworker.table import MessageTable, Need, Tables, own_tables, tables_for
 
@@ -157,10 +151,7 @@ class KnownTables:
         if not self._names_rule:
             spec = known_rule(self._engine, spec, database).to(spec)
         made, before = apply.create(
-            self._engine,
-            spec,
-            database,
-            lambda text: log.warning("table %s: %s", spec.name, text),
+            self._engine, spec, database, lambda text: log.warning("table %s: %s", spec.name, text)
         )
         self.forget()
         if before == Rule.of(spec):
@@ -168,11 +159,7 @@ class KnownTables:
         return made + apply.create(self._engine, before.to(self._spec), database)[0], before
 
     def upgrade(
-        self,
-        *,
-        dry_run: bool,
-        message_table: bool,
-        on_step: Callable[[Step], object] | None,
+        self, *, dry_run: bool, message_table: bool, on_step: Callable[[Step], object] | None
     ) -> Plan:
         """See `App.upgrade_schema`."""
         with db.reaching(self._engine):

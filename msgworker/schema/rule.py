@@ -29,16 +29,7 @@ from msgworker.db import Trouble, connecting, now, now_plus, trouble, writing
 from msgworker.errors import ConfigError, RuleChanged, SchemaError
 from msgworker.message import Status, ends_at
 from msgworker.store import lease, recover
-from msgworker.table import (
-    DEFAULT_TRIES,
-    HISTORY,
-    LEAST,
-    NEWEST,
-    Cols,
-    MessageTable,
-    Tables,
-    lit,
-)
+from msgworker.table import DEFAULT_TRIES, HISTORY, LEAST, NEWEST, Cols, MessageTable, Tables, lit
 from msgworker.table.tables import ONE
 
 KIND = "rule"
