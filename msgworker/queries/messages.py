@@ -13,16 +13,8 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.db import (
-    Trouble,
-    beginning,
-    instant_text,
-    kind_of,
-    read_instant,
-    text_length,
-    trouble,
-    whole_number,
-)
+from msgworker import db
+from msgworker.db import Trouble, trouble
 from msgworker.message import ACKNOWLEDGED, CANCELLED, DISCARDED, LATER, State, plain_error, word_of
 from msgworker.payload import is_text, quoted, shortened, shown
 from msgworker.schema.rule import Rule
@@ -144,15 +136,15 @@ def columns_of(c: Cols, *, payload: bool) -> list[ColumnElement[Any]]:
         if column is None or (role in _WHOLE_ONLY and not payload):
             column = sa.null()
         elif role in INSTANTS:
-            column = instant_text(column)
+            column = db.instant_text(column)
         elif role == "payload":
             column = sa.func.substr(sa.cast(column, sa.Text()), 1, 10_000)
         elif role == "headers":
             plain = isinstance(column.type, sa.String)
             text = column if plain else sa.cast(column, sa.Text())
-            column = sa.case((text_length(text) <= lit(MAX_HEADERS), text))
+            column = sa.case((db.text_length(text) <= lit(MAX_HEADERS), text))
         elif role in _TEXTS:
-            column = beginning(column)
+            column = db.beginning(column)
         columns.append(column.label(f"f{len(columns)}"))
     return columns
 
@@ -171,7 +163,7 @@ def info_of(t: Tables, row: Any) -> MessageInfo:
         if role in INSTANTS:
             values[role] = _instant(t, role, value)
         elif role in NUMBERS:
-            values[role] = whole_number(value)
+            values[role] = db.whole_number(value)
         elif role in _TEXTS and role != "object_id" and isinstance(value, bytes):  # a BLOB (SQLite)
             odd[role] = f"{quoted(value)}, which is not a text"
             values[role] = shown(value, len(value))
@@ -201,7 +193,7 @@ def info_of(t: Tables, row: Any) -> MessageInfo:
 
 def _instant(t: Tables, role: str, value: Any) -> datetime | None:
     try:
-        return read_instant(value, kind_of(getattr(t.cols(), role)).zone)
+        return db.read_instant(value, db.kind_of(getattr(t.cols(), role)).zone)
     except ValueError:
         return None
 
