@@ -22,7 +22,7 @@ from msgworker.errors import ConfigError
 from msgworker.message import ACKNOWLEDGED, State, Status
 from msgworker.ops.call import How, Repaired, Skip, Why
 from msgworker.ops.operation import Step
-from msgworker.ops.repairs import Repairs, WriteOptions, read_options, recorded
+from msgworker.ops.repairs import Repairs, WriteOptions, recorded
 from msgworker.ops.selection import Action, DryRun
 from msgworker.payload import pretty, shown
 from msgworker.store import change, edits, send
@@ -208,8 +208,7 @@ class Edits(Repairs):
         operation, progress: as in `rerun`. Raises ConfigError, also if the table has no
         last_error column.
         """
-        asked = read_options("acknowledge", ids, options)
-        return self._write("acknowledge", lambda _: _acknowledge(self._tables), asked)
+        return self._write("acknowledge", lambda _: _acknowledge(self._tables), ids, options)
 
 
 def _why_not(

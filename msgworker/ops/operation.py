@@ -94,21 +94,20 @@ class Step:
 
 
 class Pace:
-    """Chooses the size of the next transaction, so that each is short, and limits the rate.
+    """Chooses the size of the next transaction, so that each is short, and limits the rate: the
+    most messages a second."""
 
-    rate: the most messages a second. most: the most that a statement takes. rest: the least pause
-    after each transaction, in seconds.
-    """
-
-    def __init__(
-        self, *, most: int, rate: float | None, lets_others: bool, rest: float = 0.0
-    ) -> None:
-        self._most = min(most, MOST_SIZE)
+    def __init__(self, t: Tables, rate: float | None) -> None:
+        database = t.database
+        self._most = min(database.max_ids, MOST_SIZE)
         if rate is not None:
             self._most = max(1, min(self._most, int(rate / 4)))
         self._rate = rate
-        self._lets_others = lets_others
-        self._rest = rest
+        # With a single writer, all others wait during the whole transaction.
+        self._target = STEP_SECONDS / 2 if database.one_writer else STEP_SECONDS
+        self._rest = LET_OTHERS_SECONDS if database.one_writer else 0.0
+        if rule.locks_alone(t):
+            self._rest = LET_START_SECONDS
         self._gate = threading.Event()
         self._next_at = time.monotonic()
         self.size = min(FIRST_SIZE, self._most)
@@ -116,9 +115,7 @@ class Pace:
     def took(self, count: int, seconds: float) -> None:
         """After a transaction of `count` messages."""
         if count * 2 >= self.size:
-            # With a single writer, all others wait during the whole transaction.
-            target = STEP_SECONDS / 2 if self._lets_others else STEP_SECONDS
-            wanted = int(count * target / max(seconds, 1e-4))
+            wanted = int(count * self._target / max(seconds, 1e-4))
             least = min(LEAST_SIZE, self._most)
             self.size = min(max(wanted, least, self.size // 4), self.size * 2, self._most)
         rest = self._rest
@@ -157,13 +154,7 @@ class RecordedOperation:
         self._progress = progress
         self.skips = Skips()
         self._worked_seconds = STEP_SECONDS
-        database = tables.database
-        rest = LET_OTHERS_SECONDS if database.one_writer else 0.0
-        if rule.locks_alone(tables):
-            rest = LET_START_SECONDS
-        self.pace = Pace(
-            most=database.max_ids, rate=rate, lets_others=database.one_writer, rest=rest
-        )
+        self.pace = Pace(tables, rate)
 
     @property
     def op(self) -> Operation:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from operator import attrgetter
-from typing import Any, TypeVar, Unpack
+from typing import Any, Unpack
 
 from sqlalchemy import Connection
 
@@ -28,7 +28,6 @@ LOOK_AHEAD_SECONDS = 20
 MOST_BEHIND = 10_000
 """Messages of several objects that one transaction reruns; those of one object, all of them."""
 NOT_DONE = (State.FAILED, State.DEAD)
-V = TypeVar("V")
 
 # --- What may be changed, and how: one declaration for each kind of write.
 
@@ -186,7 +185,7 @@ class Repairs(Writing):
         with it. progress: called after each transaction.
         """
         order = {"force": force, "with_successors": with_successors, "also_done": also_done}
-        return self._write("rerun", _rerun, read_options("rerun", ids, options, **order))
+        return self._write("rerun", _rerun, ids, options, **order)
 
     @renamed(resume="operation")
     def discard(
@@ -199,8 +198,7 @@ class Repairs(Writing):
         A reason is required. up_to, count_limit, expected_count, rate, operation, progress: as in
         `rerun`.
         """
-        asked = read_options("discard", ids, options)
-        return self._write("discard", lambda _: _discard(self._tables), asked)
+        return self._write("discard", lambda _: _discard(self._tables), ids, options)
 
     @renamed(resume="operation")
     def cancel(
@@ -218,14 +216,19 @@ class Repairs(Writing):
         Skipped: what has ended, and what a foreign consumer has flagged. A reason is required.
         up_to, count_limit, expected_count, rate, operation, progress: as in `rerun`.
         """
-        asked = read_options("cancel", ids, options)
         self._tables_with(CANCEL)
-        return self._write("cancel", lambda _: _CANCEL, asked)
+        return self._write("cancel", lambda _: _CANCEL, ids, options)
 
     def _write(
-        self, kind: audit.Kind, action_of: Callable[[Options], Action], asked: Options
+        self,
+        kind: audit.Kind,
+        action_of: Callable[[Options], Action],
+        ids: Iterable[int] | int | None,
+        options: WriteOptions,
+        **order: Any,
     ) -> Repaired:
-        """Do it, or count what it would change."""
+        """Do it, or count what it would change. Raises TypeError for an unknown option."""
+        asked = Options(ids=ids_of(ids), **options_of(kind, options, WriteOptions), **order)
         interrupted = None
         if asked.operation is not None:
             interrupted = self._resumed(kind, asked.operation, asked.given)
@@ -269,14 +272,6 @@ class Repairs(Writing):
         if done.op_id is None or State.PROCESSING not in action.may:
             return done
         return replace(done, requested=self._read(audit.running_before, done.op_id))
-
-
-def read_options(
-    name: str, ids: Iterable[int] | int | None, options: WriteOptions, **order: Any
-) -> Options:
-    """What the write of this name is asked for; raises TypeError for an unknown option, ConfigError
-    for an impossible id."""
-    return Options(ids=ids_of(ids), **options_of(name, options, WriteOptions), **order)
 
 
 # --- What a transaction does with the messages of a page.
@@ -354,7 +349,12 @@ class Tails:
                 if selection.clock.seconds is not None:
                     raise
                 if also_done or named:
-                    raise TookTooLong(error.seconds, selection.done_by_object(heads)) from error
+                    advice = selection.advice(
+                        heads,
+                        "What is done behind a message of its object is found fast, of one object",
+                        "alone, without --with-successors",
+                    )
+                    raise TookTooLong(error.seconds, advice) from error
                 found.complete = False
         return found
 
@@ -401,8 +401,10 @@ def _would_with_successors(selection: Selection, *, also_done: bool) -> DryRun:
         found.complete &= tails.complete
         heads = list(tails.first)
         with selection.clock.reading(selection.engine) as conn:
-            running = _by_portions(t, heads, partial(change.runs_later, conn, t))
-            states = _by_portions(t, heads, partial(change.states, conn, t))
+            running: dict[int, int] = {}
+            for some in t.portions(heads):
+                running |= change.runs_later(conn, t, some)
+            states = change.states(conn, t, heads)
             behind = {row.msg_id for rows in tails.rows.values() for row in rows}
             portions = t.portions(sorted(behind))
             away = {i for some in portions for i in change.given_up(conn, t, some)}
@@ -420,15 +422,6 @@ def _would_with_successors(selection: Selection, *, also_done: bool) -> DryRun:
         found.skips.add(skip for i, skip in page.skips.items() if i not in ids)
     found.first, found.done = sorted(ids), len(done)
     found.matched = len(ids) + found.skips.count
-    return found
-
-
-def _by_portions(
-    t: Tables, ids: list[int], look: Callable[[list[int]], dict[int, V]]
-) -> dict[int, V]:
-    found: dict[int, V] = {}
-    for some in t.portions(ids):
-        found |= look(some)
     return found
 
 
@@ -456,7 +449,7 @@ def _with_successors(selection: Selection, page: Page, *, also_done: bool) -> Wo
         skips = [Skip(head, Why.RUNS_LATER, running[head]) for head in heads if head in running]
         chosen = [head for head in heads if head not in running]
         again = {i for head in chosen for i in (head, *behind[head]) if i in ended}
-        taken = _by_portions(t, sorted(again), partial(selection.free_keys, conn))
+        taken = selection.free_keys(conn, sorted(again))
         ids: set[int] = set()
         for head in chosen:
             if head in ids:

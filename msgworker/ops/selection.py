@@ -222,8 +222,14 @@ class Selection:
                 behind, late = self._late(conn, good, None)
                 taken = self._taken(conn, [i for i in good if i not in late])
         except TookTooLong as error:
-            ends = self.action.in_order and self.clock.seconds is None
-            raise TookTooLong(error.seconds, self._by_object(part) if ends else None) from error
+            if not self.action.in_order or self.clock.seconds is not None:
+                raise
+            advice = self.advice(
+                part,
+                "Whether a later message of its object has run is found fast, of one message",
+                "and does not ask",
+            )
+            raise TookTooLong(error.seconds, advice) from error
         more = start + len(part) < len(ids)
         return Page(part, skips | late | taken, behind, part[-1] if more else None)
 
@@ -232,33 +238,18 @@ class Selection:
         """The time of a walk over what is done behind messages: of each page, if it has none."""
         return Clock(ORDER_SECONDS) if self.clock.seconds is None else self.clock
 
-    def _by_object(self, ids: list[int]) -> str:
-        return self._index_advice(
-            ids,
-            "Whether a later message of its object has run is found fast, of one message",
-            "and does not ask",
-        )
-
-    def done_by_object(self, ids: list[int]) -> str:
-        """How a rerun with successors is done in time."""
-        return self._index_advice(
-            ids,
-            "What is done behind a message of its object is found fast, of one object",
-            "alone, without --with-successors",
-        )
-
-    def _index_advice(self, ids: list[int], what: str, forced: str) -> str:
+    def advice(self, ids: list[int], what: str, forced: str) -> str:
+        """How what took too long is done in time."""
         t = self.tables
         quote = t.database.offline_dialect().identifier_preparer
         object_id, msg_id = (quote.quote(t.names[role]) for role in ("object_id", "msg_id"))
-        one = len(ids) == 1
-        left = f"message {ids[0]} was" if one else f"messages {ids[0]} to {ids[-1]} were"
-        it = "it" if one else "them"
+        left, it, them = f"messages {ids[0]} to {ids[-1]} were", "them", "them one by one"
+        if len(ids) == 1:
+            left, it, them = f"message {ids[0]} was", "it", "it"
         return (
             f"{left} left alone. {what}, by an index of your own on "
-            f"{quote.format_table(t.message)} ({object_id}, {msg_id}): with it rerun "
-            f"{'it' if one else 'them one by one'}. Without it, --force (force=True) reruns "
-            f"{it} {forced}"
+            f"{quote.format_table(t.message)} ({object_id}, {msg_id}): with it rerun {them}. "
+            f"Without it, --force (force=True) reruns {it} {forced}"
         )
 
     def _of_filter(self, after: int | None, size: int) -> Page:
