@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
@@ -22,7 +22,7 @@ from msgworker.message import State, Status
 from msgworker.queries import instances as scopes
 from msgworker.queries import remaining
 from msgworker.queries.explain import Asked, Facts, Verdict, Waits, World, verdict
-from msgworker.queries.instances import InstanceInfo, instances, live
+from msgworker.queries.instances import instances, live
 from msgworker.schedules import Schedule
 from msgworker.schema import requirements
 from msgworker.schema import rule as rules
@@ -115,18 +115,15 @@ SHOWN = 1000
 USED_UP = 0.9
 
 
-class _Running(NamedTuple):
-    msg_id: int
-    owner: Any
-
-
 @dataclass(slots=True)
 class _Seen:
+    """running: by object, msg_id and owner of its running rows."""
+
     looked_at: int = 0
     whole: bool = False
     unknown: int = 0
     values: set[Any] = field(default_factory=set)
-    running: dict[Any, list[_Running]] = field(default_factory=lambda: defaultdict(list))
+    running: dict[Any, list[tuple[int, Any]]] = field(default_factory=lambda: defaultdict(list))
 
 
 def odd(p: Subject) -> list[Finding]:
@@ -177,10 +174,9 @@ def numbers(p: Subject) -> list[Finding]:
     t = p.live
     if t is None or p.as_is is None or mistyped(p.as_is):
         return []
-    found: list[Finding] = []
-    for table in (t.message, OPERATION.of(t)):
-        if table is t.message or p.is_there(table):
-            found += _numbered(p, t, table)
+    found = [*_numbered(p, t, t.message)]
+    if p.is_there(OPERATION.of(t)):
+        found += _numbered(p, t, OPERATION.of(t))
     return found or [fine("numbers", "new messages get higher ids than those that are there")]
 
 
@@ -241,16 +237,12 @@ def _walk(p: Subject, t: Tables, guarded: bool) -> _Seen:
     fine_ones = [Status.NEW, Status.DONE, Status.FAILED]
     fine_ones += [Status.PROCESSING] if guarded else []
     strange = has_unknown_status(c, known=fine_ones)
-    none: sa.ColumnElement[Any] = sa.null()
-    owner = none if guarded or c.claimed_by is None else c.claimed_by
-    # As the guard compares them.
-    key = (
-        none
-        if guarded
-        else t.object_key(c)
-        if t.fold is None
-        else p.database.folded(c.object_id, t.fold)
-    )
+    owner: sa.ColumnElement[Any] = sa.null()
+    key: sa.ColumnElement[Any] = sa.null()
+    if not guarded:
+        owner = sa.null() if c.claimed_by is None else c.claimed_by
+        # As the guard compares them.
+        key = p.database.folded(c.object_id, t.fold) if t.fold else t.object_key(c)
     query = sa.select(c.msg_id, key, c.status, owner).where(t.within(c, strange))
     query = query.order_by(c.msg_id.desc())
     top = bounded.MOST
@@ -265,7 +257,7 @@ def _walk(p: Subject, t: Tables, guarded: bool) -> _Seen:
         for msg_id, key, status, who in p.conn.execute(part.limit(10 * SHOWN)):
             if status == Status.PROCESSING:
                 if key is not None:
-                    seen.running[key].append(_Running(int(msg_id), who))
+                    seen.running[key].append((int(msg_id), who))
             else:
                 seen.unknown += 1
                 seen.values.add(status)
@@ -296,7 +288,7 @@ def _unknown(p: Subject, t: Tables, seen: _Seen) -> Finding:
     return needed("rows", text, p.written(change.values(dead)))
 
 
-def _twice(p: Subject, t: Tables, twice: dict[Any, list[_Running]]) -> Finding:
+def _twice(p: Subject, t: Tables, twice: dict[Any, list[tuple[int, Any]]]) -> Finding:
     """The statements ask for what was seen: a row that has ended meanwhile stays as it is."""
     later = sorted(one for rows in twice.values() for one in sorted(rows)[1:])[:SHOWN]
     text = (
@@ -305,8 +297,8 @@ def _twice(p: Subject, t: Tables, twice: dict[Any, list[_Running]]) -> Finding:
         "to new"
     )
     by_owner: dict[Any, list[int]] = defaultdict(list)
-    for one in later:
-        by_owner[one.owner].append(one.msg_id)
+    for msg_id, owner in later:
+        by_owner[owner].append(msg_id)
     c = t.cols()
     back = t.values(status=back_to(t), claimed_by=sa.null())
     fixes = []
@@ -366,13 +358,28 @@ def legacy(p: Subject) -> list[Finding]:
     return [advised("rows", said)] if said else []
 
 
-def left_over(p: Subject) -> list[Finding]:
+def left_over(p: Subject) -> Iterator[Finding]:
     """Indexes, and the columns under them, of a rule that no App has."""
-    if p.live is None or p.live.indexes is None:
-        return []
-    used = {Rule.of(p.spec), *([p.asked] if p.asked else [])}
-    others = [one for one in rules.made_for(p.spec, p.live.indexes) if one not in used]
-    return [_left_by(p, p.live, one) for one in others]
+    t = p.live
+    if t is None or t.indexes is None:
+        return
+    kinds = {str(c["name"]): c["type"] for c in p.columns.values()}
+    ours = {str(index.name) for index in t.message.indexes}
+    quote = p.conn.dialect.identifier_preparer.quote
+    for other in rules.made_for(p.spec, t.indexes):
+        if other in (Rule.of(p.spec), p.asked):
+            continue
+        theirs = tables_for(other.to(p.spec), p.database, kinds)
+        names = [str(index.name) for index in ordered_indexes(theirs.message)]
+        old = [name for name in names if name not in ours and name in t.indexes]
+        fix = [p.database.drop_index(p.conn.dialect, name, t.message) for name in old]
+        fix += [
+            f"ALTER TABLE {p.table_name(t.message)} DROP COLUMN {quote(c.name)}"
+            for c in theirs.message.c
+            if is_generated(c) and c.name in p.columns and c.name not in t.message.c
+        ]
+        text = f"index {', '.join(old)} is for {other}, which is not the rule: no query uses it"
+        yield advised("indexes", text, *fix)
 
 
 def whole_guard(p: Subject) -> list[Finding]:
@@ -388,24 +395,6 @@ def whole_guard(p: Subject) -> list[Finding]:
     )
     drop = p.database.drop_index(p.conn.dialect, name, p.live.message)
     return [advised("indexes", text, drop)]
-
-
-def _left_by(p: Subject, t: Tables, other: Rule) -> Finding:
-    kinds = {str(c["name"]): c["type"] for c in p.columns.values()}
-    theirs = tables_for(other.to(p.spec), p.database, kinds)
-    ours = {str(index.name) for index in t.message.indexes}
-    names = [str(index.name) for index in ordered_indexes(theirs.message)]
-    old = [name for name in names if name not in ours and name in (t.indexes or ())]
-    table = p.table_name(t.message)
-    fix = [p.database.drop_index(p.conn.dialect, name, t.message) for name in old]
-    made = [c.name for c in theirs.message.c if is_generated(c)]
-    fix += [
-        f"ALTER TABLE {table} DROP COLUMN {p.conn.dialect.identifier_preparer.quote(name)}"
-        for name in made
-        if name in p.columns and name not in t.message.c
-    ]
-    text = f"index {', '.join(old)} is for {other}, which is not the rule: no query uses it"
-    return advised("indexes", text, *fix)
 
 
 # --- Schedules that no instance fires, or that the App declares differently.
@@ -480,10 +469,6 @@ def unseen(p: Subject) -> Iterator[Finding]:
         if isinstance(ttl, int | float) and isinstance(beat, int | float) and ttl < 2.99 * beat:
             text = f"{one.instance_id} renews its shards every {beat:g} s for {ttl:g} s"
             yield advised("scopes", f"{text}: a heartbeat that is late costs them; give it 3")
-    yield from _undealt(p, t, who)
-
-
-def _undealt(p: Subject, t: Tables, who: list[InstanceInfo]) -> Iterator[Finding]:
     flags = {one.scope.get("flag") for one in who}
     if None in flags or not t.has("instance_type"):  # an instance looks at all of them
         return

@@ -26,7 +26,8 @@ NEVER = sa.literal_column("1") == sa.literal_column("0")
 def rights(p: Subject) -> list[Finding]:
     """SELECT, UPDATE on messages; all four on the tables beside; INSERT for producers."""
     found: list[Finding] = []
-    whom = _whom(p)
+    query = p.database.current_user
+    whom = str(p.conn.scalar(sa.text(query))) if query else None
     with p.another() as conn:
         for table, right, statement, is_needed in _trials(p):
             reason = _refused(conn, statement)
@@ -37,12 +38,9 @@ def rights(p: Subject) -> list[Finding]:
             told = needed if is_needed else advised
             found.append(told("rights", text, *fix))
         found += _headers(p, conn, whom)
-        runs = own_tables(p.ideal, Need.RUN)
-        beside = own_tables(p.ideal, Need.OPS, Need.FEATURE)
-        for tables, is_run in ((runs, True), (beside, False)):
-            policies = db.policies_of(conn, tables)
-            for fault in of_own_policies(policies):
-                told = needed if fault.needed and is_run else advised
+        for needs in ((Need.RUN,), (Need.OPS, Need.FEATURE)):
+            for fault in of_own_policies(db.policies_of(conn, own_tables(p.ideal, *needs))):
+                told = needed if fault.needed and Need.RUN in needs else advised
                 found.append(told("rights", fault.text))
     return found or [fine("rights", f"{whom or 'this process'} may read and write all it needs to")]
 
@@ -55,8 +53,7 @@ def _trials(p: Subject) -> Iterator[tuple[sa.Table, str, Any, bool]]:
         yield message, "UPDATE", change.where(NEVER), True
         yield message, "INSERT", _copy(message, [p.live.names["object_id"]]), bool(p.declared)
     runs = own_tables(p.ideal, Need.RUN)
-    beside = own_tables(p.ideal, Need.OPS, Need.FEATURE)
-    for table in (*runs, *beside):
+    for table in (*runs, *own_tables(p.ideal, Need.OPS, Need.FEATURE)):
         is_needed = table in runs
         lacks, first = p.lacks(table), next(iter(table.c))
         if lacks.exists is False or first in lacks.columns:
@@ -75,21 +72,18 @@ def _headers(p: Subject, conn: Connection, whom: str | None) -> Iterator[Finding
     message, names = p.live.message, p.live.names
     headers, quote = names["headers"], p.conn.dialect.identifier_preparer.quote
 
-    def insert(role: str) -> Any:
+    def trial(right: str, role: str) -> Any:
+        if right == "UPDATE":
+            return sa.update(message).values({names[role]: sa.null()}).where(NEVER)
         nothing = sa.select(sa.literal_column("1").label("a")).subquery("n")
         chosen = sa.select(sa.null()).select_from(nothing).where(NEVER)
         return sa.insert(message).from_select([names[role]], chosen, include_defaults=False)
 
-    def update(role: str) -> Any:
-        return sa.update(message).values({names[role]: sa.null()}).where(NEVER)
-
-    for right, statement, role, what in (
-        ("INSERT", insert, "object_id", "each send"),
-        ("UPDATE", update, "unique_key", 'on_duplicate="replace"'),
-    ):
-        if role not in names or _refused(conn, statement(role)) is not None:
+    replace = ("UPDATE", "unique_key", 'on_duplicate="replace"')
+    for right, role, what in (("INSERT", "object_id", "each send"), replace):
+        if role not in names or _refused(conn, trial(right, role)) is not None:
             continue  # it does not send
-        reason = _refused(conn, statement("headers"))
+        reason = _refused(conn, trial(right, "headers"))
         if reason is not None:
             text = f"tracing is on, and this login may not {right} {message.name}.{headers}: "
             fix = f"GRANT {right} ({quote(headers)}) ON {p.table_name(message)} TO {whom}"
@@ -112,11 +106,6 @@ def _refused(conn: Connection, statement: Any) -> str | None:
         return reason_of(error) if trouble(error) is Trouble.REFUSED else None
     finally:
         conn.rollback()
-
-
-def _whom(p: Subject) -> str | None:
-    query = p.database.current_user
-    return None if not query else str(p.conn.scalar(sa.text(query)))
 
 
 # --- The plan of the query that looks for messages to claim.
@@ -289,7 +278,12 @@ def local_times(p: Subject) -> list[Finding]:
     t, c = p.live, p.live.cols()
     if c.created_at is not None:
         w = sa.select(c.created_at.label("at")).order_by(c.msg_id.desc()).limit(NEWEST).subquery().c
-        age = _read(p, sa.select(seconds_since(sa.func.max(real_instant(w.at)))))
+        age = None
+        try:
+            age = p.conn.scalar(sa.select(seconds_since(sa.func.max(real_instant(w.at)))))
+        except DBAPIError as error:  # no right to read it, or no instants: other checks say so
+            if trouble(error) in (Trouble.AGAIN, Trouble.LOST):
+                raise
         if age is not None and float(age) < -AHEAD_SECONDS:
             text = (
                 f"the newest message was made {-float(age):,.0f} s in the future: column "
@@ -316,14 +310,3 @@ def local_times(p: Subject) -> list[Finding]:
             )
             found.append(needed("time zone", text))
     return found
-
-
-def _read(p: Subject, query: sa.Select[Any]) -> Any:
-    """The value; None where this login may not read it, which `rights` says, or where it is none
-    that can be read so, which its column reports."""
-    try:
-        return p.conn.scalar(query)
-    except DBAPIError as error:
-        if trouble(error) in (Trouble.AGAIN, Trouble.LOST):
-            raise
-        return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import enum
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -90,10 +90,10 @@ def advised(check: str, text: str, *fix: str, detail: str | None = None) -> Find
     return Finding(check, Severity.ADVISED, text, fix, detail)
 
 
-def found_by(fault: Fault) -> Finding:
-    """A violated requirement as a finding."""
-    made = needed if fault.needed else advised
-    return made(fault.check, fault.text, *fault.fix, detail=fault.detail)
+def found_by(faults: Iterable[Fault]) -> list[Finding]:
+    """Violated requirements as findings."""
+    made = ((needed if fault.needed else advised, fault) for fault in faults)
+    return [make(one.check, one.text, *one.fix, detail=one.detail) for make, one in made]
 
 
 def fine(check: str, text: str, *, detail: str | None = None) -> Finding:
@@ -269,13 +269,13 @@ def version(p: Subject) -> list[Finding]:
     if plan.found < NEWEST:
         text = f"the schema is version {plan.found}, this package wants {NEWEST}: {UPGRADE}"
         return [advised("version", text)]
+    text = f"the schema is version {NEWEST}, as this package wants"
     if plan.recorded is not None and plan.recorded > NEWEST:
         text = (
             f"the schema is version {plan.recorded}, of a later package, on which this one "
             f"({NEWEST}) works"
         )
-        return [fine("version", text)]
-    return [fine("version", f"the schema is version {NEWEST}, as this package wants")]
+    return [fine("version", text)]
 
 
 # --- Checks of tables and columns: which rows are messages is known; they exist, have suitable
@@ -382,7 +382,7 @@ def missing_columns(p: Subject) -> list[Finding]:
 
 def requirements(p: Subject) -> list[Finding]:
     """What messages need in order to be neither lost nor stranded; also asked at every start."""
-    return [] if p.as_is is None else [found_by(fault) for fault in schema.faults(p.as_is)]
+    return [] if p.as_is is None else found_by(schema.faults(p.as_is))
 
 
 def tried(p: Subject) -> list[Finding]:
@@ -390,7 +390,7 @@ def tried(p: Subject) -> list[Finding]:
     if p.live is None or p.as_is is None or schema.needed(p.as_is):
         return []  # what is reported already would come again, in words of the database
     with p.another() as conn:
-        found = [found_by(fault) for fault in schema.trial(conn, p.live, p.as_is)]
+        found = found_by(schema.trial(conn, p.live, p.as_is))
     return found or [fine("trial", "a message can be sent, claimed, settled and purged: tried")]
 
 
@@ -398,7 +398,7 @@ def key(p: Subject) -> list[Finding]:
     """msg_id is unique: rows are updated by it."""
     if p.as_is is None or p.live is None:
         return []
-    return [found_by(fault) for fault in schema.of_ids(p.conn, p.inspector, p.as_is)]
+    return found_by(schema.of_ids(p.conn, p.inspector, p.as_is))
 
 
 def unfilled(p: Subject) -> list[Finding]:
@@ -481,18 +481,16 @@ def not_stored(p: Subject) -> list[Finding]:
     """Hidden columns that are VIRTUAL but should be stored."""
     if not p.database.stored_columns:
         return []
-    ours = [c for c in p.least.message.c if is_generated(c)]
-    found = [c for c in ours if _is_virtual(p.columns.get(c.name))]
+    found = []
+    for column in p.least.message.c:
+        computed = (p.columns.get(column.name) or {}).get("computed")
+        if is_generated(column) and computed is not None and not computed.get("persisted"):
+            found.append(column)
     if not found:
         return []
     names = ", ".join(column.name for column in found)
     text = f"columns {names} are VIRTUAL: a crash of the server may leave their indexes corrupted"
     return [advised("columns", text, _make_stored(p, found), detail=_copies(p))]
-
-
-def _is_virtual(described: Any) -> bool:
-    computed = (described or {}).get("computed")
-    return computed is not None and not computed.get("persisted")
 
 
 def _copies(p: Subject) -> str | None:
