@@ -197,8 +197,7 @@ def pooler(p: Subject) -> list[Finding]:
 
 
 def succession(p: Subject) -> list[Finding]:
-    """Once a standby was promoted: whether this is the primary that it replaced, as far as this
-    process can know."""
+    """Once a standby was promoted: whether this is the primary it replaced, as far as is known."""
     told = db.succession_of(p.conn.engine).words(p.conn)
     if told is None:
         return []

@@ -56,8 +56,7 @@ from msgworker.table import (
 
 
 class Severity(enum.StrEnum):
-    """needed: msgworker does not work, or breaks a promise. advised: it works, with less.
-    fine: nothing to do."""
+    """needed: msgworker does not work, or breaks a promise. advised: it works, with less."""
 
     NEEDED = "needed"
     ADVISED = "advised"

@@ -94,8 +94,7 @@ class Step:
 
 
 class Pace:
-    """Chooses the size of the next transaction, so that each is short, and limits the rate: the
-    most messages a second."""
+    """Chooses the size of the next transaction, so that each is short. rate: messages a second."""
 
     def __init__(self, t: Tables, rate: float | None) -> None:
         database = t.database

@@ -471,8 +471,7 @@ def _with_successors(selection: Selection, page: Page, *, also_done: bool) -> Wo
 def _lock_tail(
     conn: Connection, t: Tables, ids: list[int], heads: list[int], done_too: bool
 ) -> set[int]:
-    """Lock all of them, also new ones, so that none is claimed meanwhile; return those to set to
-    new."""
+    """Lock all, also new ones, so that none is claimed meanwhile; return those to set to new."""
     found: set[int] = set()
     for some in t.portions(ids):
         change.lock(conn, t, some, words=(State.NEW,))

@@ -283,8 +283,7 @@ def _behind(after: int | None) -> int:
 
 
 def _flagged_for(t: Tables, older_than: Any, any_age: bool) -> float | datetime | None:
-    """How long ago messages without an owner were flagged, None = at any time; raises
-    ConfigError."""
+    """How long ago they were flagged, None = at any time; raises ConfigError."""
     if any_age:
         if older_than is not None:
             raise ConfigError("give older_than or any_age, not both")

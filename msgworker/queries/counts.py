@@ -192,8 +192,7 @@ def _new(conn: Connection, t: Tables, most: int) -> _Parts:
 
 @dataclass(frozen=True, slots=True)
 class TableSize:
-    """A table. table_bytes: of its rows; index_bytes: of its indexes; None = unknown, or the table
-    is not there."""
+    """table_bytes: of its rows; index_bytes: of its indexes; None = unknown, or it is not there."""
 
     name: str
     table_bytes: int | None
@@ -508,8 +507,7 @@ def _by_step(
 
 
 def _summed(t: Tables, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-    """Of whole numbers; as floating-point ones, which are exact up to 2**53, where that is
-    faster."""
+    """Of whole numbers; as floating-point ones, exact up to 2**53, where that is faster."""
     return sa.func.sum(column + sa.literal_column("0e0") if t.database.slow_sums else column)
 
 

@@ -107,8 +107,7 @@ class InstanceInfo:
 
     @property
     def silent(self) -> bool:
-        """Whether it may be dead although its lease has not ended: it has stopped, or misses its
-        heartbeat."""
+        """Whether it may be dead with a lease: it has stopped, or misses its heartbeat."""
         return self.life is Life.LIVE and (self.stopped or self.overdue_seconds is not None)
 
     @property
@@ -120,8 +119,7 @@ class InstanceInfo:
         return max(0.0, whole - self.silent_seconds)
 
     def started(self, info: MessageInfo) -> Started:
-        """Whether the handler of a message that it has claimed runs, as far as its last heartbeat
-        says."""
+        """Whether the handler of a message that it has claimed runs, as of its last heartbeat."""
         claimed, renewed = info.claimed_at, self.renewed_at
         if self.handlers is None or claimed is None or renewed is None or self.taken_by is not None:
             return UNKNOWN  # a take-over overwrites the last heartbeat
@@ -281,8 +279,7 @@ def stands_of(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, Stan
 def why_not(
     who: Sequence[InstanceInfo], shard: int | None, flag: str | None, job: int | None = None
 ) -> str:
-    """Why none of these, which live, looks at a message, as of their last heartbeats; "" if one
-    does."""
+    """Why none of these, which live, looks at a message, as of their heartbeats; "" if one does."""
 
     def looks(scope: Mapping[str, Any]) -> bool:
         kind = scope.get("kind")

@@ -208,8 +208,7 @@ def find(
 def show(
     conn: Connection, t: Tables, job_id: int, *, most: int = COUNTED, looks: int = LOOKED_AT
 ) -> JobInfo | None:
-    """One job; None if there is no such one. looks: LOOKED_AT, or 0 = what it waits for is not
-    asked."""
+    """One job; None if there is none. looks: LOOKED_AT, or 0 = what it waits for is not asked."""
     c = JOB_TABLE.of(t).c
     query = _query(t).where(
         c.job_id == sa.literal(job_id, sa.BigInteger()), c.table_name == t.label

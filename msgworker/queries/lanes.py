@@ -321,8 +321,7 @@ def _first(
 
 
 def _deepest(conn: Connection, t: Tables, limit: int, scan: int) -> tuple[list[int], int, int]:
-    """A message of each of the objects with most entries; how many objects and how many entries
-    were read."""
+    """A message of each object with most entries; how many objects and entries were read."""
     if t.database.index_hint is None:
         return _deepest_of_entries(conn, t, limit, scan)
 

@@ -345,8 +345,7 @@ def find(
 
 
 def show(conn: Connection, t: Tables, msg_id: int) -> MessageInfo | None:
-    """One message with its payload (at most 10,000 characters of it) and its failed tries, None if
-    there is none."""
+    """One message with the first 10,000 characters of its payload and its failed tries, or None."""
     c = t.cols()
     query = sa.select(*columns_of(c, payload=True)).where(t.within(c, c.msg_id == msg_id))
     row = conn.execute(query).first()

@@ -184,8 +184,7 @@ def of_group(
     limit: int = 50,
     after: int | None = None,
 ) -> Found[MessageInfo]:
-    """The failed messages of a group: by the last try, without one by the last error. after,
-    `next_after`: a msg_id."""
+    """The failed messages of a group, by the last try, else by the last error. after: a msg_id."""
     c, job = t.cols(), None if wanted.job is None else an_id(wanted.job)
     walk = bounded.failed(t, c, job).behind(after, newest=newest)
     last = walk.end(conn, t, rows=GROUP_WALK, newest=newest)

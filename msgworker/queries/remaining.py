@@ -75,8 +75,7 @@ class Left:
 
 
 def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left:
-    """Count what is unfinished, by reason. Where nothing is, it costs one query. t: see
-    `pauses.asking_jobs`."""
+    """Count what is unfinished, by reason; one query if nothing is. t: see `pauses.asking_jobs`."""
     total = messages.unfinished(conn, t) if asked.job is None else _of_job(conn, t, asked.job)
     awaited = None if asked.job is None else jobs.awaited(conn, t, asked.job)
     if total == 0:

@@ -553,8 +553,7 @@ def add_columns(dialect: sa.Dialect, table: sa.Table, columns: Iterable[sa.Colum
 def add_with_default_for_new(
     dialect: sa.Dialect, table: sa.Table, column: sa.Column[Any]
 ) -> list[str]:
-    """The statements that add a column with a default that existing rows do not get: they keep
-    NULL."""
+    """Add a column with a default that rows which are there do not get: they keep NULL."""
     made = [add_columns(dialect, table, [sa.Column(column.name, column.type)])]
     if db.of_dialect(dialect).takes_default(column):
         name = dialect.identifier_preparer.format_table(table)

@@ -141,8 +141,7 @@ def find(inspector: Inspector, spec: MessageTable) -> MessageTable | None:
 
 
 def weak_storage(inspector: Inspector, spec: MessageTable) -> list[str]:
-    """What is wrong with the storage engine of the message table, and the statement that fixes it;
-    [] = nothing."""
+    """What is wrong with the storage engine, and the statement that fixes it; [] = nothing."""
     conn = on(inspector)
     storage = db.of(conn).weak_storage(inspector, spec.bare_name, spec.schema)
     if not storage:
@@ -334,8 +333,7 @@ def read(
     database: Database,
     described: Sequence[Any] | None = None,
 ) -> Live:
-    """The live message table, which must be there under the name in `spec`. described: what
-    `inspector.get_columns` gave."""
+    """The live table of the name in `spec`. described: what `inspector.get_columns` gave."""
     if described is None:
         described = inspector.get_columns(spec.bare_name, schema=spec.schema)
     every = {str(c["name"]): _column(c) for c in described}
@@ -494,8 +492,7 @@ def max_error(database: Database, columns: dict[str, Column]) -> int:
 
 
 def column_limits(live: Live) -> tuple[db.ColumnLimit, ...]:
-    """Of what a producer sends, the columns that take less than that: some databases cut it off,
-    without an error."""
+    """The columns that take less than a producer may send: some databases cut it off silently."""
     ours = {"topic": MAX_TOPIC, "object_id": MAX_OBJECT_ID, "payload": live.spec.max_payload}
     found = []
     for role, most in ours.items():

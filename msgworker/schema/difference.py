@@ -62,8 +62,7 @@ class Difference:
         return [column for column in self.columns if is_generated(column)]
 
     def sound(self, indexes: Iterable[str]) -> frozenset[str]:
-        """Of the names of indexes those that are what they should be; none of theirs is named in a
-        query but these."""
+        """Those of the indexes that are what they should be; a query names no others."""
         return frozenset(indexes) - {str(index.name).lower() for index, _ in self.other}
 
     @property
@@ -99,8 +98,7 @@ def difference(wanted: sa.Table, live: LiveTable, database: Database) -> Differe
 
 
 def of_guard(t: Tables, indexes: Mapping[str, LiveIndex]) -> str:
-    """Why no index of these keeps two messages of an object from running at once; "" if the guard
-    does."""
+    """Why no index keeps two messages of an object from running at once; "" if the guard does."""
     live = indexes.get(t.guard_name.lower())
     if live is None or not live.finished:
         return "is missing" if live is None else "was not finished"
@@ -246,8 +244,7 @@ def read(
     database: Database,
     described: Sequence[Any] | None = None,
 ) -> Live:
-    """`describe.read`, and what changes of types would do; nothing of that is asked of a table that
-    is in order."""
+    """`describe.read`, and what changes of types would do to a table that is not in order."""
     live = describe.read(conn, inspector, spec, database, described)
     roles = [f.role for f in of_columns(live) if f.check == "types" and f.fix and f.role]
     return replace(live, tried={role: _dry_run(conn, live, role) for role in roles})

@@ -125,8 +125,7 @@ class KnownTables:
         self._fit = True
 
     def check_slices(self, scope: str, role: str) -> None:
-        """Raise SchemaError if the column by which a scope slices the table is missing; warn if its
-        index is."""
+        """Raise SchemaError if the column of a scope's slices is missing; warn if its index is."""
         if not self.read().has(role):
             add = apply.adding_column(self._engine, self._spec, role)
             raise SchemaError(f"{scope} needs a column in table {self._spec.name}. Add it: {add}")
@@ -144,8 +143,7 @@ class KnownTables:
             log.warning(text, name, t.spec.name, "`msgworker init-db`")
 
     def create(self) -> tuple[list[str], Rule | None]:
-        """Create what is missing; the names of it, and the recorded rule if the App has another;
-        see `App.create_schema`."""
+        """Create what is missing; its names, and the recorded rule if the App has another."""
         database = db.database_of(self._engine)
         spec = self._spec
         if not self._names_rule:

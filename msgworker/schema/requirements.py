@@ -113,8 +113,7 @@ def refuse_unfit(inspector: Inspector, spec: MessageTable, database: Database) -
 
 
 def refuse_at_trial(engine: Engine, as_is: Live) -> None:
-    """Raise SchemaError for a table on which a message that is sent is not handled, as `trial`
-    finds out."""
+    """Raise SchemaError for a table on which, as `trial` finds, a message is not handled."""
     spec, kinds = as_is.spec, {column.name: column.kind for column in as_is.all.values()}
     if set(REQUIRED) - set(live_names(spec, kinds)):
         return  # they are asked for
@@ -239,8 +238,7 @@ def highest_id(conn: Connection, key: sa.Column[Any]) -> int | None:
 
 
 def behind(source: db.IdSource, highest: int) -> str:
-    """What is wrong where a sequence gives ids that rows have already, or lower ones; "" if
-    nothing."""
+    """What is wrong where a sequence gives ids that rows have, or lower ones; "" if nothing."""
     if source.next is None or source.next > highest:
         return ""
     stands = f"stands at {source.next - source.step}" if source.used else "has given no id yet"

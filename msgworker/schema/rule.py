@@ -244,8 +244,7 @@ def locks_alone(t: Tables) -> bool:
 
 
 def _locked(conn: Connection, t: Tables, *, shared: bool) -> Rule | None:
-    """Lock and read it; None if it is missing or locked. It does not wait, since a suspended
-    process may hold the lock."""
+    """Lock and read it; None if it is missing or locked: a suspended process may hold the lock."""
 
     def build() -> sa.Select[Any]:
         if not t.database.row_locks:
