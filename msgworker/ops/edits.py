@@ -51,33 +51,22 @@ _PARAMS = {
 """What may be edited, and the parameters of a statement that sets it."""
 
 
-def _checked(
-    t: Tables,
-    topic: str | None,
-    payload: Any,
-    available_at: datetime | Keep | None,
-    priority: int | None,
-) -> dict[str, Any]:
-    """The new values by column, as they are written; raises ConfigError or PayloadError."""
-    found: dict[str, Any] = {}
-    if topic is not None:
-        producing.check_topic(topic)
-        found["topic"] = topic
-    if payload is not KEEP:
-        found["payload"] = payload
-    if available_at is not KEEP:
-        found["available_at"] = available_at
-    if priority is not None:
-        found["priority"] = producing.checked_priority(priority, t)
-    if not found:
+def _checked(t: Tables, wanted: dict[str, Any]) -> dict[str, Any]:
+    """New values by column, as they are written; raises ConfigError or PayloadError."""
+    if not wanted:
         raise ConfigError("give what to edit: topic, payload, available_at or priority")
+    found = dict(wanted)
+    if "topic" in found:
+        producing.check_topic(found["topic"])
+    if "priority" in found:
+        found["priority"] = producing.checked_priority(found["priority"], t)
     for role in found:
         if not t.has(role):
             raise ConfigError(
                 f"table {t.spec.name} has no {role} column: messages have none to be edited"
             )
     if "payload" in found:
-        found["payload"] = producing.payload_text(payload, t)
+        found["payload"] = producing.payload_text(found["payload"], t)
     if found.get("available_at") is not None:
         producing.check_at("available_at", found["available_at"], t)
     send.check_limits(t, {_PARAMS[role]: value for role, value in found.items()})
@@ -147,7 +136,9 @@ class Edits(Repairs):
             raise ConfigError(f"seen is what a dry run has returned, got {seen!r:.80}")
         by, dry_run = self._asked("edit", how, needs_reason="edit")
         t = self._tables
-        wanted = _checked(t, topic, payload, available_at, priority)
+        given = dict(topic=topic, payload=payload, available_at=available_at, priority=priority)
+        kept = {"payload": KEEP, "available_at": KEEP}
+        wanted = _checked(t, {n: one for n, one in given.items() if one is not kept.get(n)})
         with self._reading() as (conn, t):
             held = edits.read(conn, t, msg_id)
             changes = () if held is None else tuple(_changes(t, held, wanted))

@@ -442,16 +442,15 @@ class Writing(Looks):
     def _at_once(
         self,
         kind: Kind,
-        by: Who,
+        asked: tuple[Who, bool],
         what: str,
         name: T,
         act: Callable[[Connection, Tables, T], bool],
-        *,
         would: bool,
-        dry_run: bool,
     ) -> Repaired:
         """An operation on one thing, such as a topic: recorded and done in one transaction, if it
         would do anything."""
+        by, dry_run = asked
         if dry_run or not would:
             return Repaired(kind=kind, matched=int(would), changed=int(would), dry_run=dry_run)
         t = self._tables

@@ -193,20 +193,20 @@ class Scheduling(Writing):
 
         Messages that it has sent are handled. Raises ConfigError for an unknown name.
         """
-        by, dry_run = self._asked("pause_schedule", how)
+        asked = by, _ = self._asked("pause_schedule", how)
 
         def act(conn: Connection, t: Tables, row: Stored, now: datetime) -> bool:
             values = {"paused_at": now, "paused_by": by.actor, **_why(conn, t, by.reason)}
             return schedules_store.change(conn, t, row, values)
 
         return self._change_schedule(
-            "pause-schedule", name, by, dry_run, act, lambda row: row.paused_at is None
+            "pause-schedule", name, asked, act, lambda row: row.paused_at is None
         )
 
     def resume_schedule(self, name: str, **how: Unpack[How]) -> Repaired:
         """Let a paused schedule fire again, from its next tick on: those of the pause are left out.
         Instances notice within a heartbeat. Returns 1, or 0 if it was not paused."""
-        by, dry_run = self._asked("resume_schedule", how)
+        asked = self._asked("resume_schedule", how)
 
         def act(conn: Connection, t: Tables, row: Stored, now: datetime) -> bool:
             after = now if row.last_at is None else max(now, row.last_at)
@@ -216,7 +216,7 @@ class Scheduling(Writing):
             return schedules_store.change(conn, t, row, values)
 
         return self._change_schedule(
-            "resume-schedule", name, by, dry_run, act, lambda row: row.paused_at is not None
+            "resume-schedule", name, asked, act, lambda row: row.paused_at is not None
         )
 
     def run_now(self, name: str, **how: Unpack[How]) -> Repaired:
@@ -226,7 +226,7 @@ class Scheduling(Writing):
         overlap="replace" it takes the place of one that has not ended, as a tick does. Raises
         DuplicateMessage, with overlap="skip", if one has not ended.
         """
-        by, dry_run = self._asked("run_now", how)
+        asked = self._asked("run_now", how)
         sent: list[Any] = []
 
         def act(conn: Connection, t: Tables, row: Stored, now: datetime) -> bool:
@@ -237,8 +237,8 @@ class Scheduling(Writing):
                 sending.sent(msg_id=sent[0])
             return True
 
-        done = self._change_schedule("run-schedule", name, by, dry_run, act)
-        if not sent or dry_run:
+        done = self._change_schedule("run-schedule", name, asked, act)
+        if not sent:
             return done
         with self._reading() as (conn, t):
             shown = messages.show(conn, t, sent[0])
@@ -248,16 +248,15 @@ class Scheduling(Writing):
     def delete_schedule(self, name: str, **how: Unpack[How]) -> Repaired:
         """Delete a schedule from the table; its messages stay. Where a program still declares it,
         its next start writes it again, as a new one. Returns 1."""
-        by, dry_run = self._asked("delete_schedule", how)
+        asked = self._asked("delete_schedule", how)
         act: OnSchedule = lambda conn, t, row, now: schedules_store.delete(conn, t, row)  # noqa: E731
-        return self._change_schedule("delete-schedule", name, by, dry_run, act)
+        return self._change_schedule("delete-schedule", name, asked, act)
 
     def _change_schedule(
         self,
         kind: audit.Kind,
         name: Any,
-        by: Who,
-        dry_run: bool,
+        asked: tuple[Who, bool],
         act: OnSchedule,
         wanted: Callable[[Stored], bool] = lambda row: True,
     ) -> Repaired:
@@ -281,7 +280,7 @@ class Scheduling(Writing):
 
         for _ in range(TRIES):
             try:
-                return self._at_once(kind, by, "schedule", name, once, would=would, dry_run=dry_run)
+                return self._at_once(kind, asked, "schedule", name, once, would)
             except _Changed:  # an instance has just fired it
                 continue
             except _Unwanted:
@@ -386,8 +385,8 @@ class Jobs(Repairs):
         """Say that all messages of a job were sent, as `Job.seal`; for one whose producer has ended
         before that. Returns 1, or 0 if it was sealed already. Raises ConfigError for an unknown
         job."""
-        by, dry_run = self._asked("seal_job", how)
-        return self._on_job("seal-job", job_id, by, dry_run, jobs_store.seal, "sealed_at")
+        asked = self._asked("seal_job", how)
+        return self._on_job("seal-job", job_id, asked, jobs_store.seal, "sealed_at")
 
     def pause_job(self, job_id: int, **how: Unpack[How]) -> Repaired:
         """Let no message of a job start, on any instance, from its next heartbeat on: what runs
@@ -396,17 +395,16 @@ class Jobs(Repairs):
         It waits for those who have sent into the job and not committed. Returns 1, or 0 if it was
         paused already. Raises ConfigError for an unknown job, and for one that has completed.
         """
-        by, dry_run = self._asked("pause_job", how)
+        asked = by, _ = self._asked("pause_job", how)
         self._refuse_completed(job_id, "pause the topics of what was rerun of it")
         act = partial(jobs_store.pause, by=by.actor, why=by.reason)
-        return self._on_job("pause-job", job_id, by, dry_run, act, "paused_at")
+        return self._on_job("pause-job", job_id, asked, act, "paused_at")
 
     def resume_job(self, job_id: int, **how: Unpack[How]) -> Repaired:
         """Let the messages of a paused job start again. Returns 1, or 0 if it was not paused.
         Raises ConfigError for an unknown job."""
-        by, dry_run = self._asked("resume_job", how)
-        act = jobs_store.resume
-        return self._on_job("resume-job", job_id, by, dry_run, act, "paused_at", is_set=True)
+        asked, act = self._asked("resume_job", how), jobs_store.resume
+        return self._on_job("resume-job", job_id, asked, act, "paused_at", is_set=True)
 
     def paused_jobs(self) -> list[PausedJob]:
         """The jobs that are paused and have not completed, the newest first, 1,000 at most."""
@@ -432,7 +430,7 @@ class Jobs(Repairs):
         asked: dict[str, Any] = {**how, "job": job_id, "rate": rate}
         if dry_run:
             return self.cancel(**asked)
-        self._on_job("cancel-job", job_id, by, False, jobs_store.cancel, "cancelled_at")
+        self._on_job("cancel-job", job_id, (by, False), jobs_store.cancel, "cancelled_at")
         if self._known_job(job_id).cancelled_at is None:  # it has just completed
             self._refuse_completed(job_id)
         done = more = self.cancel(**asked, progress=progress)
@@ -451,8 +449,7 @@ class Jobs(Repairs):
         self,
         kind: audit.Kind,
         job_id: int,
-        by: Who,
-        dry_run: bool,
+        asked: tuple[Who, bool],
         act: Callable[[Connection, Tables, int], bool],
         field: str,
         *,
@@ -461,7 +458,7 @@ class Jobs(Repairs):
         """Change the row of a job, if this instant of it is set, or is not."""
         self._ready()
         would = (getattr(self._known_job(job_id), field) is not None) is is_set
-        return self._at_once(kind, by, "job", job_id, act, would=would, dry_run=dry_run)
+        return self._at_once(kind, asked, "job", job_id, act, would)
 
     def _known_job(self, job_id: int) -> JobInfo:
         """The job, of which only is counted whether there are any messages of a state."""

@@ -74,15 +74,6 @@ def age_of(older_than: Any) -> float | datetime:
 # --- Purge: delete finished rows older than an instant, in short transactions.
 
 
-def needs_age(t: Tables) -> None:
-    """Raise SchemaError if the table cannot say how old a message is."""
-    if not purge.has_age(t):
-        raise SchemaError(
-            f"table {t.spec.name} has neither finished_at nor created_at, so the age of its "
-            "messages is unknown. Add one of them, or delete by a rule of your own"
-        )
-
-
 def open_archive(engine: sa.Engine, t: Tables, name: str | None) -> Archive | None:
     """The archive table, created if necessary; raises SchemaError if it cannot be used."""
     if name is None:
@@ -96,11 +87,9 @@ def open_archive(engine: sa.Engine, t: Tables, name: str | None) -> Archive | No
         raise SchemaError(f"the archive table {name} cannot be used: {reason_of(error)}") from error
 
 
-def purge_all(
-    op: RecordedOperation, engine: sa.Engine, t: Tables, old: Old, into: Archive | None
-) -> None:
+def purge_all(op: RecordedOperation, t: Tables, old: Old, into: Archive | None) -> None:
     """Purge all messages that are old enough, by msg_id, from the last step of the operation on."""
-    with connecting(engine) as conn:
+    with connecting(op.engine) as conn:
         beside = purge.beside(conn, t)
 
     def work(op_id: int, part: list[int], conn: Connection) -> Step:
@@ -247,9 +236,6 @@ def give_back(op: RecordedOperation, t: Tables, held: HeldMessages, by: Who) -> 
     text = _text(f"released from instance {dead_id} by {by.actor}", by)
     left: set[int] = set()
 
-    def page(conn: Connection, after: int | None) -> list[int]:
-        return recover.flagged_by(conn, t, dead_id, after=_behind(after))
-
     def work(op_id: int, part: list[int], conn: Connection) -> Step:
         locked = change.lock(conn, t, part, words=(State.PROCESSING,), waits=False)
         mine = done.still_mine(conn, t, part, me=dead_id)
@@ -263,7 +249,7 @@ def give_back(op: RecordedOperation, t: Tables, held: HeldMessages, by: Who) -> 
     for pause in AGAIN_AFTER_SECONDS:
         threading.Event().wait(pause)
         left.clear()
-        op.over_all(page, work)
+        op.over_all(lambda conn, i: recover.flagged_by(conn, t, dead_id, after=_behind(i)), work)
         if not left:
             return True
     op.skip([Skip(i, Why.LOCKED) for i in sorted(left)])
@@ -314,9 +300,7 @@ def _refuse_living(conn: Connection, t: Tables) -> None:
         )
 
 
-def give_back_nobodys(
-    op: RecordedOperation, engine: sa.Engine, t: Tables, before: datetime | None, by: Who
-) -> None:
+def give_back_nobodys(op: RecordedOperation, t: Tables, before: datetime | None, by: Who) -> None:
     """Give back messages without an owner, with a try counted for each; skip locked ones."""
     text = _text(f"released by {by.actor}: it was at 1 without an owner", by)
     seen: dict[int, int] = {}
@@ -434,7 +418,7 @@ class Upkeep(Writing):
             return Repaired(kind="release", matched=left.count, **left.as_counts)
         asked = {"nobody": True, "before": None if before is None else before.isoformat()}
         op = self._operation("release", by, asked, progress=progress)
-        give_back_nobodys(op, self._engine, t, before, by)
+        give_back_nobodys(op, t, before, by)
         op.skip(undated)
         return op.end()
 
@@ -462,7 +446,11 @@ class Upkeep(Writing):
         and so do jobs that have completed before and have no message left.
         """
         t = self._tables
-        needs_age(t)
+        if not purge.has_age(t):
+            raise SchemaError(
+                f"table {t.spec.name} has neither finished_at nor created_at, so the age of its "
+                "messages is unknown. Add one of them, or delete by a rule of your own"
+            )
         by, dry_run = self._asked("purge", how)
         filter_of((State.DONE,), topic=topic)
         if archive_to is not None:
@@ -479,21 +467,18 @@ class Upkeep(Writing):
             asked["before"] = before.isoformat()
         old = Old(before, bool(asked["dead"]), asked["topic"])
         if dry_run:
-            return self._would_purge(old)
+            with self._reading() as (conn, t):
+                count = purge.count(conn, t, old)
+                first = purge.page(conn, t, old, after=None, limit=SAMPLE)
+            return self._counted("purge", DryRun(first, count))
         self._ready()
         into = open_archive(self._engine, t, asked["archive_to"])
         pace = rate_of(rate)
         op = self._operation("purge", by, asked, interrupted, rate=pace, progress=progress)
         op.begin()
-        purge_all(op, self._engine, t, old, into)
+        purge_all(op, t, old, into)
         forget(self._engine, self._tables, before, self._history_seconds or HISTORY_SECONDS)
         return op.end()
-
-    def _would_purge(self, old: Old) -> Repaired:
-        with self._reading() as (conn, t):
-            count = purge.count(conn, t, old)
-            first = purge.page(conn, t, old, after=None, limit=SAMPLE)
-        return self._counted("purge", DryRun(first, count))
 
     # ------------------------------------------------------------ pause
 
@@ -503,21 +488,20 @@ class Upkeep(Writing):
         Running handlers continue to their end. Messages of the topic wait, and so do those behind
         them of the same object. Returns 1, or 0 if it was paused already.
         """
-        by, dry_run = self._asked("pause", how)
+        asked = by, _ = self._asked("pause", how)
         act = partial(pauses.add, actor=by.actor, reason=by.reason)
-        return self._switch("pause", topic, by, dry_run, act, pauses.topics, there=False)
+        return self._switch("pause", topic, asked, act, pauses.topics, there=False)
 
     def resume(self, topic: str, **how: Unpack[How]) -> Repaired:
         """Resume a paused topic. Returns 1, or 0 if it was not paused."""
-        by, dry_run = self._asked("resume", how)
-        return self._switch("resume", topic, by, dry_run, pauses.remove, pauses.topics)
+        asked = self._asked("resume", how)
+        return self._switch("resume", topic, asked, pauses.remove, pauses.topics)
 
     def _switch(
         self,
         kind: Kind,
         topic: Any,
-        by: Who,
-        dry_run: bool,
+        asked: tuple[Who, bool],
         act: Callable[[Connection, Tables, str], bool],
         recorded: Callable[[Connection, Tables], Container[str]],
         *,
@@ -531,7 +515,7 @@ class Upkeep(Writing):
         self._ready()
         would = (topic in self._read(recorded)) is there
         try:
-            return self._at_once(kind, by, "topic", topic, act, would=would, dry_run=dry_run)
+            return self._at_once(kind, asked, "topic", topic, act, would)
         except IntegrityError:  # another process pauses it at the same moment
             return Repaired(kind=kind)
 
@@ -541,8 +525,8 @@ class Upkeep(Writing):
         For a topic whose handlers declare none any more; an instance whose handler does records
         them again. Returns 1, or 0 if the topic has no limits.
         """
-        by, dry_run = self._asked("remove_limit", how)
-        return self._switch("unlimit", topic, by, dry_run, limits.remove, limits.read_all)
+        asked = self._asked("remove_limit", how)
+        return self._switch("unlimit", topic, asked, limits.remove, limits.read_all)
 
     def pauses(self) -> list[Pause]:
         """The topics that are paused."""

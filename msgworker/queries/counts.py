@@ -81,7 +81,7 @@ def counts(conn: Connection, t: Tables, *, most: int = EXACT_UP_TO) -> list[Coun
     if bounded.last_of(conn, t, after=bounded.LEAST, rows=most + 1) is None:
         # With an end, though there is none: else SQLite would sort the topics whole, however long.
         every = sa.select(*_facts(t, c)).where(*t.is_message(c)).limit(10 * most).subquery("w")
-        return _sorted(_grouped(conn, t, every))
+        return _sorted(_merged(_grouped(conn, t, every), Exact.EXACT))
     ids = running_ids(t)
     running = sa.select(*_facts(t, c)).select_from(ids.join(t.message, ids.c.i == c.msg_id))
     # The newest failed ones: what still has tries left is among them.
@@ -147,13 +147,11 @@ def _grouped(conn: Connection, t: Tables, rows: sa.Subquery) -> Iterator[Count]:
     keys = [w.s, w.l, *([w.t] if t.has("topic") else [])]
     query = sa.select(w.s, w.l, w.t if t.has("topic") else sa.null(), sa.func.count(), age)
     query = query.add_columns(*(sa.func.sum(one) for one in (w.a, w.o, w.j)))
-    found: list[Count] = []
     for status, left, topic, count, oldest, *sums in conn.execute(query.group_by(*keys)).all():
         word = word_of(status, 0 if left else t.spec.max_tries, t.spec.max_tries)
         oldest = None if oldest is None else float(oldest)
         of_dead = [int(one or 0) if word is State.DEAD else 0 for one in sums]
-        found.append(Count(word, topic_text(topic), int(count), oldest, Exact.EXACT, *of_dead))
-    return _merged(found, Exact.EXACT)
+        yield Count(word, topic_text(topic), int(count), oldest, Exact.EXACT, *of_dead)
 
 
 def topic_text(topic: Any) -> str | None:

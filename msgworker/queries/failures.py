@@ -8,7 +8,7 @@ acknowledged, discarded or cancelled is in none of them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -93,18 +93,9 @@ class _Group:
     def count(self) -> int:
         return self.dead + self.failing
 
-    def add(
-        self,
-        topic: str | None,
-        left: int,
-        count: int,
-        first: Any,
-        last: Any,
-        i: int | None,
-        waiting: int,
-        least: str | None,
-        most: str | None,
-    ) -> None:
+    def add(self, facts: Sequence[Any]) -> None:
+        """facts: a row of `_grouped`, behind its key."""
+        topic, left, count, first, last, i, waiting, least, most = facts
         self.failing += count if left else 0
         self.dead += 0 if left else count
         if topic is not None:
@@ -143,7 +134,7 @@ def failures(
         read += int(facts[2])
         bare |= key is None
         if key is not None:
-            groups.setdefault(key, _Group()).add(*facts)
+            groups.setdefault(key, _Group()).add(facts)
     if bare:
         statement = t.built(("failures_bare", asked), lambda: _grouped(t, *asked, bare=True))
         for raw, *facts in conn.execute(statement, params).all():
@@ -151,7 +142,7 @@ def failures(
             group = groups.setdefault(fingerprint(raw or ""), _Group())
             group.texts[unplaced(text or "")] += int(facts[2])
             facts += [text, text]
-            group.add(*facts)
+            group.add(facts)
     ranked = sorted(groups.items(), key=lambda g: (-g[1].count, g[0]))
     if after is not None:
         count, last = cursor_place(after, int, str)

@@ -386,14 +386,11 @@ def _facts(t: Tables, c: Cols, count: ColumnElement[Any], role: str | None) -> s
 
 def _grouped(t: Tables, rows: sa.Select[Any]) -> sa.Select[Any]:
     w = rows.subquery().c
-    several = t.has("topic") or t.asks_jobs
-    keys = [w.s, w.l, w.d, w.h, *([w.t] if several else [])]
-    keys += [w.b] if t.has("claimed_by") else []
-    nothing: ColumnElement[Any] = sa.null()
-    first: Any = seconds_since(sa.func.min(real_instant(w.a))) if t.has("available_at") else nothing
-    found: list[ColumnElement[Any]] = [w.s, w.l, w.d, w.h]
-    found.append(w.t if several else nothing)
-    found.append(w.b if t.has("claimed_by") else nothing)
-    found += [sa.func.sum(w.n), sa.func.count(), sa.func.min(w.i), first]
+    nothing: Any = sa.null()
+    topic = w.t if t.has("topic") or t.asks_jobs else nothing
+    owner = w.b if t.has("claimed_by") else nothing
+    keys = (w.s, w.l, w.d, w.h, topic, owner)
+    first = seconds_since(sa.func.min(real_instant(w.a))) if t.has("available_at") else nothing
+    found = (*keys, sa.func.sum(w.n), sa.func.count(), sa.func.min(w.i), first)
     labelled = (column.label(f"f{i}") for i, column in enumerate(found))
-    return sa.select(*labelled).group_by(*keys)
+    return sa.select(*labelled).group_by(*(key for key in keys if key is not nothing))
