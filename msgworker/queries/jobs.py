@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache, partial
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
@@ -192,14 +192,11 @@ def find(
     if after is not None:
         where.append(c.job_id < sa.literal(after, sa.BigInteger()))
     query = _query(t).where(*where).order_by(c.job_id.desc()).limit(limit)
-    world = cache(partial(_look, conn, t))
-    how: dict[str, Any] = {"looks": LOOKED_AT_OF_A_LIST, "listed": True}
+    look = _Look(conn, t, LOOKED_AT_OF_A_LIST, listed=True)
     rows: list[JobInfo] = []
     counted = 0
     for row in conn.execute(query).all():
-        most = OF_A_LIST[counted >= LISTED]
-        rows.append(_info(conn, t, row, world, most=most, **how))
-        one = rows[-1]
+        rows.append(one := _info(look, row, OF_A_LIST[counted >= LISTED]))
         ended = one.ended if one.completed_at is None else one.dead  # its done ones are known
         counted += (one.unfinished + ended).count
     return Found(rows, next_after=rows[-1].job_id if len(rows) == limit else None)
@@ -214,8 +211,7 @@ def show(
         c.job_id == sa.literal(job_id, sa.BigInteger()), c.table_name == t.label
     )
     row = conn.execute(query).first()
-    world = partial(_look, conn, t)
-    return None if row is None else _info(conn, t, row, world, most=most, looks=looks)
+    return None if row is None else _info(_Look(conn, t, looks), row, most)
 
 
 def _query(t: Tables) -> sa.Select[Any]:
@@ -227,22 +223,33 @@ def _query(t: Tables) -> sa.Select[Any]:
     return sa.select(*columns, age)
 
 
-def _info(
-    conn: Connection,
-    t: Tables,
-    row: Any,
-    world: Callable[[], _Look],
-    *,
-    most: int,
-    looks: int,
-    listed: bool = False,
-) -> JobInfo:
-    """listed: what messages wait for is asked only where none runs."""
+@dataclass
+class _Look:
+    """How jobs are looked at, and what messages wait for beside them, read once for a list. looks:
+    of how many waiting messages it is asked; listed: only of a job of which none runs."""
+
+    conn: Connection
+    t: Tables
+    looks: int
+    listed: bool = False
+
+    @cached_property
+    def world(self) -> World:
+        return World.read(self.conn, self.t)
+
+    @cached_property
+    def holding(self) -> Tables:
+        """See `pauses.asking_jobs`."""
+        return pauses.asking_jobs(self.t) if pauses.jobs(self.conn, self.t) else self.t
+
+
+def _info(look: _Look, row: Any, most: int) -> JobInfo:
+    conn, t = look.conn, look.t
     over = row.completed_at is not None
     given = {name: getattr(row, name) for name in (*_INSTANTS, "report_id")}
     given |= {name: shown(getattr(row, name)) for name in _TEXTS if getattr(row, name) is not None}
     found = _counts(conn, t, row, most)
-    if looks and not listed:
+    if look.looks and not look.listed:
         dead = found["dead"]
         found["to_rerun"] = jobs.given_up(conn, t, row.job_id) if dead else dead
     left, ended = found["waiting"] + found["running"], found["done"] + found["dead"]
@@ -253,8 +260,7 @@ def _info(
         age = None if row.opened_at is None else (row.completed_at - row.opened_at).total_seconds()
     known_rate = share.count and not share.more and age and age > 0
     rate = share.count / float(age) if known_rate else None
-    looks = 0 if listed and found["running"] else looks
-    holds, goes_on = _holds(conn, t, row, found, world, looks=looks)
+    holds, goes_on = _holds(look, row, found)
     acts = [one for one in holds if one.needs_act]
     if not over and not (left and goes_on):
         rate = None
@@ -289,17 +295,6 @@ def _counts(conn: Connection, t: Tables, row: Any, most: int) -> dict[str, Cappe
 # --- What holds a job.
 
 
-class _Look(NamedTuple):
-    """What messages wait for beside their jobs, read once for a list; see `pauses.asking_jobs`."""
-
-    beside: World
-    t: Tables
-
-
-def _look(conn: Connection, t: Tables) -> _Look:
-    return _Look(World.read(conn, t), pauses.asking_jobs(t) if pauses.jobs(conn, t) else t)
-
-
 _HOLDS = (
     Waits.DEAD,
     Waits.PAUSED,
@@ -311,45 +306,34 @@ _HOLDS = (
 )
 
 
-def _holds(
-    conn: Connection,
-    t: Tables,
-    row: Any,
-    found: dict[str, Capped],
-    world: Callable[[], _Look],
-    *,
-    looks: int,
-) -> tuple[list[Hold], bool]:
+def _holds(look: _Look, row: Any, found: dict[str, Capped]) -> tuple[list[Hold], bool]:
     """What messages of a job wait for; and whether any of them goes on, as far as is known."""
     waiting, running = found["waiting"], bool(found["running"])
     if row.paused_at is not None and row.completed_at is None:
         return [], running
-    if not looks:
+    if not look.looks or (look.listed and running):
         return [], True
     if not waiting:
-        return _at_the_end(conn, t, row, found, world), True
-    beside, holding = world()
-    how: dict[str, Any] = {"most": looks, "retries": bool(found["retrying"])}
-    groups = remaining.of_job(conn, holding, int(row.job_id), beside, **how)
+        return _at_the_end(look, row, found), True
+    how: dict[str, Any] = {"most": look.looks, "retries": bool(found["retrying"])}
+    groups = remaining.of_job(look.conn, look.holding, int(row.job_id), look.world, **how)
     more = waiting.more or sum(one.number for one in groups) < waiting.count
     holds = [_hold(one, waiting if more else None) for one in groups if one.waits in _HOLDS]
     return holds, running or any(one.waits not in _HOLDS for one in groups)
 
 
-def _at_the_end(
-    conn: Connection, t: Tables, row: Any, found: dict[str, Capped], world: Callable[[], _Look]
-) -> list[Hold]:
+def _at_the_end(look: _Look, row: Any, found: dict[str, Capped]) -> list[Hold]:
     """What holds a sealed job of which nothing is unfinished and that has not completed."""
     if found["running"] or row.sealed_at is None or row.completed_at is not None:
         return []
     if row.on_dead == jobs.WAIT and row.cancelled_at is None and found["dead"]:
         dead = found.get("to_rerun")
-        dead = jobs.given_up(conn, t, row.job_id) if dead is None else dead
+        dead = jobs.given_up(look.conn, look.t, row.job_id) if dead is None else dead
         if dead:
             it = "it is" if dead.count == 1 and not dead.more else "they are"
             text = f"it waits for {many(dead, 'dead message')}, until {it} rerun or discarded"
             return [Hold(Waits.DEAD, dead, text)]
-    if world().beside.works:
+    if look.world.works:
         return []
     text = "all of it has ended, and no instance lives to complete it; start one"
     return [Hold(Waits.NO_HANDLER, Capped(0), text)]
