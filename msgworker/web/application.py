@@ -101,20 +101,9 @@ def checked_root(root_path: str) -> str:
 def guarded(site: Site) -> ASGIApp:
     """The application within its guards, from the inside out."""
     inner: ASGIApp = application(site)
-    options, refuse = site.settings, site.refuse
-    inner = guard.SameOrigin(inner, sessions=site.sessions, refuse=refuse)
-    inner = guard.Gate(
-        inner, door=site.door, sessions=site.sessions, actions=options.actions, refuse=refuse
-    )
-    inner = guard.Bodies(inner, refuse=refuse)
-    inner = guard.Hosts(
-        inner,
-        allowed=options.hosts,
-        proxies=options.proxies,
-        tokens=site.door.logs_in,
-        refuse=refuse,
-    )
-    return guard.Answers(inner, root_path=options.root_path, refuse=refuse)
+    for kind in (guard.SameOrigin, guard.Gate, guard.Bodies, guard.Hosts, guard.Answers):
+        inner = kind(inner, site)
+    return inner
 
 
 def application(site: Site) -> Starlette:

@@ -8,27 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from abc import ABC, abstractmethod
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import ClientDisconnect, HTTPConnection, Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from msgworker.logs import logger
-from msgworker.web.access import (
-    Door,
-    Network,
-    Role,
-    Viewer,
-    checked_host,
-    forwarded_for,
-    is_address,
-    is_of,
-)
+from msgworker.web.access import Role, Viewer, forwarded_for, is_address, is_of
 from msgworker.web.forms import form_of
 from msgworker.web.sessions import Session, Sessions, cookie_of, is_secure
+from msgworker.web.site import Site, root_of, route_of, wants_html
 
 MOST_BODY = 64 * 1024
 BODY_SECONDS = 10.0
@@ -52,56 +44,34 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
 }
 log = logger("msgworker.web")
-Refuse = Callable[[Request, int, str], Response]
-"""A page or a problem document, as the client wants it."""
 
 
-def route_of(scope: Scope) -> str:
-    """The path below the place where the dashboard is served, such as /messages."""
-    return str(scope["state"]["route"])
+class Guard(ABC):
+    """One of them: passes an HTTP request on to `inner`, or answers it, by `Site.refuse` if it is
+    refused."""
 
-
-def root_of(scope: Scope) -> str:
-    """The path where the dashboard is served, "" or such as /queue."""
-    return str(scope["state"]["root"])
-
-
-class Guard:
-    """One of them: passes a request on to `inner`, or answers it, by `refuse` if it is refused."""
-
-    def __init__(self, inner: ASGIApp, *, refuse: Refuse) -> None:
+    def __init__(self, inner: ASGIApp, site: Site) -> None:
         self._inner = inner
-        self._refuse = refuse
+        self._site = site
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            await self.check(scope, receive, send)
-        else:
-            await self._inner(scope, receive, send)
-
-    async def check(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass an HTTP request on, or answer it."""
-        raise NotImplementedError
+    @abstractmethod
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 
 
 class Answers(Guard):
     """Outermost: finds the path below root_path, sets the headers, logs one line for each request
     that writes or is refused, and turns an unexpected error into a 500 without details.
 
-    root_path: where a proxy serves the dashboard; it may pass the prefix on or take it off.
+    A proxy that serves the dashboard below root_path may pass the prefix on or take it off.
     """
-
-    def __init__(self, inner: ASGIApp, *, root_path: str, refuse: Refuse) -> None:
-        super().__init__(inner, refuse=refuse)
-        self._root = root_path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":  # there is none; nothing behind this knows them
             await send({"type": "websocket.close", "code": 1008})
-        else:
-            await super().__call__(scope, receive, send)
-
-    async def check(self, scope: Scope, receive: Receive, send: Send) -> None:
+            return
+        if scope["type"] != "http":
+            await self._site.starlette(scope, receive, send)
+            return
         scope = self._placed(scope)
         status, begun = 0, time.monotonic()
 
@@ -128,14 +98,15 @@ class Answers(Guard):
 
     def _last_word(self, request: Request, text: str) -> Response:
         try:
-            return self._refuse(request, 500, text)
+            return self._site.refuse(request, 500, text)
         except Exception:
             log.exception("not even the page of the error can be made")
             return PlainTextResponse(text, 500)
 
     def _placed(self, scope: Scope) -> Scope:
         scope = {**scope, "state": dict(scope.get("state") or {})}
-        path, root = str(scope["path"]), str(scope.get("root_path") or self._root)
+        path = str(scope["path"])
+        root = str(scope.get("root_path") or self._site.settings.root_path)
         route = path[len(root) :] if path == root or path.startswith(f"{root}/") else path
         route = route or "/"
         scope["root_path"], scope["path"] = root, root + route
@@ -162,37 +133,23 @@ class Hosts(Guard):
     was pointed at our address, would be of our origin (DNS rebinding).
 
     Probes get one word as an answer, and a page of another site has no token to send, so requests
-    of both are answered under any name. tokens: whether tokens admit.
+    of both are answered under any name.
     """
 
-    def __init__(
-        self,
-        inner: ASGIApp,
-        *,
-        allowed: Iterable[str],
-        proxies: Iterable[Network],
-        tokens: bool,
-        refuse: Refuse,
-    ) -> None:
-        super().__init__(inner, refuse=refuse)
-        self._tokens = tokens
-        self._allowed = frozenset(checked_host(name) for name in allowed)
-        self._proxies = tuple(proxies)
-
-    async def check(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope)
-        if is_of(self._proxies, request):
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request, settings = Request(scope), self._site.settings
+        if is_of(settings.proxies, request):
             _take_over(scope, request.headers)
-            scope["state"]["client"] = forwarded_for(self._proxies, request)
+            scope["state"]["client"] = forwarded_for(settings.proxies, request)
             request = Request(scope)
         given = request.headers.getlist("host")
         if self._is_of_a_program(request):
             pass
         elif route_of(scope) == "/metrics" and len(given) == 1 and is_address(given[0]):
             pass  # of a scrape: a page of another site has a name, which would lead here
-        elif len(given) != 1 or given[0].lower() not in self._allowed | _own(scope):
+        elif len(given) != 1 or given[0].lower() not in {*settings.hosts, *_own(scope)}:
             text = "this name is not one of the dashboard; --allowed-host NAME[:PORT] adds one"
-            await self._refuse(request, 421, text)(scope, receive, send)
+            await self._site.refuse(request, 421, text)(scope, receive, send)
             return
         await self._inner(scope, receive, send)
 
@@ -201,7 +158,7 @@ class Hosts(Guard):
         if request.method not in READING:
             return False
         scheme = request.headers.get("authorization", "").partition(" ")[0].lower()
-        return route_of(request.scope) in PROBES or (self._tokens and scheme == "bearer")
+        return route_of(request.scope) in PROBES or (self._site.door.logs_in and scheme == "bearer")
 
 
 def _own(scope: Scope) -> frozenset[str]:
@@ -230,10 +187,10 @@ class Bodies(Guard):
     NUL in a value: PostgreSQL has no text with it. The JSON API checks its values itself, and names
     the wrong one."""
 
-    async def check(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         of_api = route_of(scope).startswith("/api/")
         if "\0" in scope["path"] or (not of_api and b"%00" in scope.get("query_string", b"")):
-            await self._refuse(Request(scope), 400, NUL)(scope, receive, send)
+            await self._site.refuse(Request(scope), 400, NUL)(scope, receive, send)
             return
         if scope["method"] in READING:
             await self._inner(scope, receive, send)
@@ -244,15 +201,15 @@ class Bodies(Guard):
         except ClientDisconnect:
             return
         except TimeoutError:
-            answer = self._refuse(request, 408, "the body did not arrive in time")
+            answer = self._site.refuse(request, 408, "the body did not arrive in time")
             await answer(scope, receive, send)
             return
         if body is None:
             text = f"a body has at most {MOST_BODY:,} bytes"
-            await self._refuse(request, 413, text)(scope, receive, send)
+            await self._site.refuse(request, 413, text)(scope, receive, send)
             return
         if not of_api and b"%00" in body:
-            await self._refuse(request, 400, NUL)(scope, receive, send)
+            await self._site.refuse(request, 400, NUL)(scope, receive, send)
             return
         scope["state"]["body"] = body
         again = iter([{"type": "http.request", "body": body, "more_body": False}])
@@ -282,21 +239,13 @@ async def _read(request: Request) -> bytes | None:
 class Gate(Guard):
     """Asks the door who it is. scope["state"] gets `viewer` and `session`."""
 
-    def __init__(
-        self, inner: ASGIApp, *, door: Door, sessions: Sessions, actions: bool, refuse: Refuse
-    ) -> None:
-        super().__init__(inner, refuse=refuse)
-        self._door = door
-        self._sessions = sessions
-        self._actions = actions
-
-    async def check(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope)
-        session = self._sessions.read(cookie_of(request, self._sessions.cookie(scope)))
-        viewer = await self._door.admit(request)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request, door, sessions = Request(scope), self._site.door, self._site.sessions
+        session = sessions.read(cookie_of(request, sessions.cookie(scope)))
+        viewer = await door.admit(request)
         if viewer is None and session is not None and session.name:
-            viewer = self._door.again(session, self._sessions.proof_of)
-        if viewer is not None and not self._actions:
+            viewer = door.again(session, sessions.proof_of)
+        if viewer is not None and not self._site.settings.actions:
             viewer = Viewer(viewer.name, Role.VIEWER, viewer.by)
         route = route_of(scope)
         scope["state"]["viewer"] = viewer
@@ -304,24 +253,25 @@ class Gate(Guard):
             await self._refused(request)(scope, receive, send)
             return
         fresh = session is None
-        scope["state"]["session"] = session = session or self._sessions.begin()
+        scope["state"]["session"] = session = session or sessions.begin()
 
         async def sent(message: Message) -> None:
             wanted = scope["state"].get("session")
             changed = wanted is not session
             is_page = fresh and is_html(message)
             if message["type"] == "http.response.start" and (changed or is_page):
-                set_cookie(scope, message, self._sessions, wanted)
+                set_cookie(scope, message, sessions, wanted)
             await send(message)
 
         await self._inner(scope, receive, sent)
 
     def _refused(self, request: Request) -> Response:
-        if self._door.logs_in and request.method == "GET" and wants_html(request):
+        door = self._site.door
+        if door.logs_in and request.method == "GET" and wants_html(request):
             return RedirectResponse(f"{root_of(request.scope)}/login", 303)
-        found = self._refuse(request, 401 if self._door.challenge else 403, self._door.why)
-        if self._door.challenge:
-            found.headers["www-authenticate"] = self._door.challenge
+        found = self._site.refuse(request, 401 if door.challenge else 403, door.why)
+        if door.challenge:
+            found.headers["www-authenticate"] = door.challenge
         return found
 
 
@@ -348,13 +298,6 @@ def is_html(message: Message) -> bool:
     return Headers(scope=message).get("content-type", "").startswith("text/html")
 
 
-def wants_html(request: HTTPConnection) -> bool:
-    """Whether a refusal should be a page."""
-    return not route_of(request.scope).startswith("/api/") and "text/html" in request.headers.get(
-        "accept", ""
-    )
-
-
 class SameOrigin(Guard):
     """A write is a POST (the API also has others) from a page of ours: the browser says that it
     comes from here, and the form carries the token of the session.
@@ -363,14 +306,10 @@ class SameOrigin(Guard):
     another site cannot make one send it.
     """
 
-    def __init__(self, inner: ASGIApp, *, sessions: Sessions, refuse: Refuse) -> None:
-        super().__init__(inner, refuse=refuse)
-        self._sessions = sessions
-
-    async def check(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
         why = None if scope["method"] in READING else self._fault(request)
-        answer = self._inner if why is None else self._refuse(request, 403, why)
+        answer = self._inner if why is None else self._site.refuse(request, 403, why)
         await answer(scope, receive, send)
 
     def _fault(self, request: Request) -> str | None:
@@ -385,7 +324,7 @@ class SameOrigin(Guard):
         given = request.headers.get("x-csrf-token")
         if given is None:
             given = form_of(request).get("csrf", "")
-        if not self._sessions.is_form_token(request.state.session, given):
+        if not self._site.sessions.is_form_token(request.state.session, given):
             return "the form is of another session, or too old: load the page again"
         return None
 

@@ -21,6 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import Scope
 
 from msgworker import __version__, db
 from msgworker.coordination.centres import LazyCentre
@@ -33,7 +34,7 @@ from msgworker.errors import (
 from msgworker.metrics.exposition import Scrapes
 from msgworker.ops import Ops
 from msgworker.queries.counts import Overview
-from msgworker.web import guard, shown
+from msgworker.web import shown
 from msgworker.web.access import Door, Network, Viewer, client_of
 from msgworker.web.sessions import Role, Session, Sessions, cookie_of
 from msgworker.web.threads import (
@@ -366,7 +367,7 @@ class Site:
     ) -> str:
         """The path of a route, below root_path; of the query what is None or "" is left out."""
         parts = {name: quote(str(one), errors="replace") for name, one in path.items()}
-        found = guard.root_of(request.scope) + str(self.starlette.url_path_for(name, **parts))
+        found = root_of(request.scope) + str(self.starlette.url_path_for(name, **parts))
         given = {k: v for k, v in (query or {}).items() if v is not None and v != ""}
         return f"{found}?{urlencode(given, doseq=True, errors='replace')}" if given else found
 
@@ -383,7 +384,7 @@ class Site:
             viewer=request.state.viewer,
             csrf="" if session is None else self.sessions.form_token(session),
             theme=theme if theme in THEMES else "auto",
-            here=guard.route_of(request.scope),
+            here=route_of(request.scope),
             this=self.this(request),
             nav=self.nav,
             now=datetime.now(UTC),
@@ -417,7 +418,7 @@ class Site:
         if request.headers.get("hx-request") != "true":
             return self.render(request, template, **await values())
         this = self.this(request)
-        key = (template, guard.root_of(request.scope), this, self.viewer(request).role)
+        key = (template, root_of(request.scope), this, self.viewer(request).role)
 
         async def make() -> bytes:
             found = await values()
@@ -434,7 +435,7 @@ class Site:
     def refuse(self, request: Request, status: int, text: str) -> Response:
         """A page, or a problem document (RFC 9457) for the API and other programs."""
         title = shown.STATUS.get(status, "Error")
-        if not guard.wants_html(request):
+        if not wants_html(request):
             body = {"type": "about:blank", "title": title, "status": status, "detail": text}
             return JSONResponse(body, status, media_type="application/problem+json")
         return self.render(request, "error.html", status, title=title, text=text, code=status)
@@ -442,7 +443,7 @@ class Site:
     def back(self, request: Request, given: str | None, default: str) -> RedirectResponse:
         """After a POST: to a page of ours that the form names, else to a named route."""
         text = given or ""
-        ours = text.startswith(f"{guard.root_of(request.scope)}/") and not text.startswith("//")
+        ours = text.startswith(f"{root_of(request.scope)}/") and not text.startswith("//")
         safe = ours and text.isprintable() and "\\" not in text and not urlsplit(text).netloc
         return RedirectResponse(text if safe else self.url(request, default), 303)
 
@@ -459,6 +460,23 @@ class Site:
     def place(self) -> str:
         """The table and its database, without secrets."""
         return f"{self.app.table.name} in {db.masked(self.app.engine.url)}"
+
+
+def route_of(scope: Scope) -> str:
+    """The path below the place where the dashboard is served, such as /messages."""
+    return str(scope["state"]["route"])
+
+
+def root_of(scope: Scope) -> str:
+    """The path where the dashboard is served, "" or such as /queue."""
+    return str(scope["state"]["root"])
+
+
+def wants_html(request: HTTPConnection) -> bool:
+    """Whether a refusal should be a page."""
+    return not route_of(request.scope).startswith("/api/") and "text/html" in request.headers.get(
+        "accept", ""
+    )
 
 
 def paged(query: Mapping[str, str], after: Any, next_after: Any) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.db import DatabaseError, Error, close_old_connections, connections, transaction
+from sqlalchemy.engine.result import IteratorResult, SimpleResultMetaData
 from sqlalchemy.exc import DBAPIError
 
 from msgworker.app import App
@@ -107,8 +108,7 @@ def url_of(alias: str) -> sa.URL:
 
 
 def _postgresql(alias: str, given: Mapping[str, Any]) -> sa.URL:
-    query = _query(alias, given, _LIBPQ)
-    return _url("postgresql+psycopg", given, query)
+    return _url("postgresql+psycopg", given, _query(alias, given, _LIBPQ))
 
 
 def _mysql(alias: str, given: Mapping[str, Any]) -> sa.URL:
@@ -397,7 +397,7 @@ class DjangoConnection(Borrowed):
         with connections[self.alias].cursor() as cursor:
             if isinstance(params, list):
                 cursor.executemany(str(compiled), [self._values(compiled, one) for one in params])
-                return DjangoResult([], cursor.rowcount, None)
+                return DjangoResult(cursor, (), None)
             values = self._values(compiled, params or {})
             try:
                 cursor.execute(str(compiled), values)
@@ -410,12 +410,12 @@ class DjangoConnection(Borrowed):
             key: Any = None
             if compiled.isinsert:
                 key = rows[0] if rows else (getattr(cursor, "lastrowid", None),)
-            return DjangoResult(rows, cursor.rowcount, key)
+            return DjangoResult(cursor, rows, key)
 
     def scalar(self, statement: Any, params: Any = None) -> Any:
         return self.execute(statement, params).scalar()
 
-    def scalars(self, statement: Any, params: Any = None) -> list[Any]:
+    def scalars(self, statement: Any, params: Any = None) -> sa.ScalarResult[Any]:
         return self.execute(statement, params).scalars()
 
     def begin_nested(self) -> AbstractContextManager[None]:
@@ -453,31 +453,14 @@ def theirs() -> Iterator[None]:
         raise
 
 
-class DjangoResult:
-    """The answer to a statement, read whole."""
+class DjangoResult(IteratorResult[Any]):
+    """The answer to a statement, read whole; key: of the row that it inserted."""
 
-    def __init__(self, rows: Sequence[Any], rowcount: int, key: Any) -> None:
-        self._rows = list(rows)
-        self.rowcount = rowcount
+    def __init__(self, cursor: Any, rows: Sequence[Any], key: Any) -> None:
+        names = [one[0] for one in cursor.description or ()]
+        super().__init__(SimpleResultMetaData(names), iter(rows))
+        self.rowcount = cursor.rowcount
         self.inserted_primary_key = key
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._rows)
-
-    def all(self) -> list[Any]:
-        return self._rows
-
-    def first(self) -> Any:
-        return self._rows[0] if self._rows else None
-
-    def scalar(self) -> Any:
-        return self._rows[0][0] if self._rows else None
-
-    def scalar_one(self) -> Any:
-        return self._rows[0][0]
-
-    def scalars(self) -> list[Any]:
-        return [row[0] for row in self._rows]
 
 
 def _formatting(dialect: sa.Dialect) -> sa.Dialect:

@@ -47,8 +47,7 @@ class Window(Span):
 @endpoint("GET /overview", Overview)
 async def get_overview(call: ApiCall) -> Overview:
     """Counts up to 10,000 by state and topic, the oldest message, instances."""
-    found: Overview = await call.site.look(call.ops.overview)
-    return found
+    return await call.site.look(call.ops.overview)
 
 
 @endpoint("GET /topics", TopicInfo, query=ListInput, page=True)
@@ -70,15 +69,13 @@ async def get_series(call: ApiCall) -> History:
 @endpoint("GET /metrics/topics", Timings, query=Span, tag="topics")
 async def get_timings(call: ApiCall) -> Timings:
     """What was done of each topic in a window, and how long it took."""
-    found: Timings = await call.site.look(call.ops.timings, call.query.window)
-    return found
+    return await call.site.look(call.ops.timings, call.query.window)
 
 
 @endpoint("GET /sizes", Sizes, tag="overview")
 async def get_sizes(call: ApiCall) -> Sizes:
     """The bytes of the tables and of their indexes; null = unknown."""
-    found: Sizes = await call.site.look(call.ops.sizes)
-    return found
+    return await call.site.look(call.ops.sizes)
 
 
 # --- Groups of failures, and objects that wait.

@@ -176,9 +176,8 @@ async def sizes_of(site: Site) -> Sizes | None:
     """None where they cannot be had now: a table is missing, or locked for longer than the
     deadline. What is wrong is among the findings of doctor."""
     try:
-        found: Sizes = await site.look(site.ops.sizes)
+        return await site.look(site.ops.sizes)
     except HTTPException as error:
         if error.status_code != 503:
             raise
         return None
-    return found

@@ -9,10 +9,10 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from msgworker.logs import Said, logger
-from msgworker.web import access, forms, guard
+from msgworker.web import access, forms
 from msgworker.web.access import client_of
 from msgworker.web.sessions import is_secure
-from msgworker.web.site import THEME_COOKIE, THEMES, Site, page
+from msgworker.web.site import THEME_COOKIE, THEMES, Site, page, root_of
 
 log = logger("msgworker.web")
 
@@ -58,7 +58,7 @@ async def theme(site: Site, request: Request) -> Response:
         THEME_COOKIE,
         wanted,
         max_age=366 * 86_400,
-        path=guard.root_of(request.scope) or "/",
+        path=root_of(request.scope) or "/",
         secure=is_secure(request.scope),
         httponly=True,
         samesite="strict",
