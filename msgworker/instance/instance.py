@@ -195,7 +195,7 @@ class Instance:
             self.housekeeper.prepare()
             self.heartbeat.register()
         setup, shared = self.setup, self.shared
-        setup.events.emit(events.InstanceStarted(shared.identity.id, len(self.handlers)))
+        setup.events.emit(events.InstanceStarted(shared.identity.id, setup.threads))
         self._keeper.start()
         self.watchdog.start()
         for part in self.parts:

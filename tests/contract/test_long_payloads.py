@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, Message, MessageTable
-from msgworker.instance.running import gather
+from msgworker.instance.running import pool
 from msgworker.instance.running.call import PayloadBudget
 from msgworker.store.rows import READ_AHEAD
 from tests.support.rows import Table, edit, send
@@ -161,7 +161,7 @@ def waits_for_the_budget(app: App, **options: Any) -> tuple[list[int], threading
 def test_who_waits_for_the_budget_while_its_message_is_recovered_does_not_start(
     make_app, monkeypatch, options
 ):
-    monkeypatch.setattr(gather, "BYTES", 1)  # each is a batch of its own
+    monkeypatch.setattr(pool, "BYTES", 1)  # each is a batch of its own
     app = make_app(payload_budget=1, lease_seconds=2.0)
     app.create_schema()
     ran, go_on = waits_for_the_budget(app, **options)

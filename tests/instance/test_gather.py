@@ -10,11 +10,10 @@ import pytest
 from msgworker.config import Settings
 from msgworker.instance.claiming.capacity import PAYLOAD_BUDGET, RunLength
 from msgworker.instance.liveness.identity import Identity
-from msgworker.instance.running import gather, pool
-from msgworker.instance.running.gather import FIRST, BatchSize, Gathering
+from msgworker.instance.running import pool
 from msgworker.instance.running.handler import Registry, make_handler
 from msgworker.instance.running.in_flight import InFlight, Lane, Quiesce
-from msgworker.instance.running.pool import LaneQueue
+from msgworker.instance.running.pool import FIRST, BatchSize, Gathering, LaneQueue
 from msgworker.instance.state import Controls
 from msgworker.instance.stop import Stop
 from msgworker.store.rows import Row
@@ -186,7 +185,7 @@ def test_a_batch_is_full_by_its_size() -> None:
 
 
 def test_a_batch_is_full_by_its_payloads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gather, "BYTES", 100)
+    monkeypatch.setattr(pool, "BYTES", 100)
     one = Waiting()
     runs = [[row(1, payload="x" * 60), row(2, payload="x" * 41)], [row(3, "p", payload="x" * 40)]]
     assert one.gather(*runs, [row(4, "q", payload="x")]) == [[1], [3]]

@@ -17,11 +17,10 @@ from msgworker.events import FellBack, Started
 from msgworker.instance.connections import TransactionProgress, carried, lent, misled, missed
 from msgworker.instance.running.call import Caller, NotDone, NotRead
 from msgworker.instance.running.context import BatchContext, Context
-from msgworker.instance.running.gather import Batch, Gathering
 from msgworker.instance.running.handler import Handler
 from msgworker.instance.running.in_flight import Execution, Lane
 from msgworker.instance.running.outcome import DONE, Result, cancelled, describe, fault
-from msgworker.instance.running.pool import LaneQueue
+from msgworker.instance.running.pool import Batch, Gathering, LaneQueue
 from msgworker.instance.running.spans import Try
 from msgworker.instance.running.traceback import home_of, trim
 from msgworker.instance.running.transactions import AsyncBatchContext, AsyncContext

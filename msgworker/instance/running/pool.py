@@ -1,4 +1,4 @@
-"""The lanes that wait for a thread, and the threads that run their handlers."""
+"""The lanes that wait for a thread, which of them share a batch, and the handler threads."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import copy_context
+from dataclasses import dataclass
+from itertools import islice, starmap
 
 from msgworker.db import NO_MEMORY
 from msgworker.errors import MsgworkerError
@@ -17,10 +19,12 @@ from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.observers import facts
 from msgworker.instance.role import outlive
 from msgworker.instance.running.call import Caller, OnLoop
+from msgworker.instance.running.handler import Handler
 from msgworker.instance.running.in_flight import InFlight, Lane
 from msgworker.instance.running.outcome import Result, fault
 from msgworker.instance.state import Setup, Shared
-from msgworker.message import Outcome
+from msgworker.message import Outcome, topic_of
+from msgworker.store.rows import Row
 
 # --- The lanes that wait for a handler thread.
 #
@@ -38,11 +42,9 @@ class LaneQueue:
     """The lanes that wait for a handler thread. Filled by the fetcher, settling threads and the
     housekeeper; emptied by handler threads, and by the fetcher and the stop to release lanes.
 
-    housekeep_now: wakes the housekeeper. ready: lanes that no thread has taken yet; only the
-    methods here write it, others check whether it is empty. mean_seconds: of handlers that
-    have ended, None while none has; written by handler threads, read by the fetcher and
-    settling threads. threads_idled: a thread had nothing to do since the last claim; set by handler
-    threads, cleared by the fetcher.
+    housekeep_now: wakes the housekeeper. ready: lanes that no thread has taken yet. mean_seconds:
+    of handlers that have ended, None while none has; written by handler threads. threads_idled: a
+    thread had nothing to do since the last claim; set by handler threads, cleared by the fetcher.
     """
 
     def __init__(
@@ -60,10 +62,8 @@ class LaneQueue:
         self.threads_idled = False
 
     def put(self, lanes: Iterable[Lane], *, takes_one: bool = False, first: bool = False) -> None:
-        """Queue lanes whose current message is flagged. first: before all others.
-
-        takes_one: the calling thread is a handler thread and will take the next lane itself.
-        """
+        """Queue lanes whose current message is flagged. first: before all others. takes_one: the
+        calling thread is a handler thread and will take the next lane itself."""
         if first:
             self.ready.extendleft(reversed(list(lanes)))
         else:
@@ -72,10 +72,6 @@ class LaneQueue:
             if self._idle:
                 worth = len(self.ready) * self.pace() / WORTH_A_THREAD_SECONDS
                 self._wake(min(self._idle, len(self.ready), int(worth) + 1) - takes_one)
-
-    def put_back(self, lane: Lane) -> None:
-        """Queue a lane that its thread may not start yet."""
-        self.ready.append(lane)
 
     def take_more(self, wants: Callable[[Lane], bool | None]) -> list[Lane]:
         """Take waiting lanes that `wants` is true for, until it is None or none is left; does not
@@ -117,10 +113,8 @@ class LaneQueue:
             if (lane := self.take()) is not None:
                 return lane
             with self._gate:
-                if self.ready:
+                if self.ready or self._closed:
                     continue
-                if self._closed:
-                    break
                 self._idle += 1
                 self._gate.wait()
         return None
@@ -197,18 +191,166 @@ class LaneQueue:
             self._gate.notify_all()
 
 
+# --- How many messages a batch takes, by how long the last ones took.
+
+FIRST = 16
+"""Messages of the first batch."""
+BYTES = 8_000_000
+"""Characters of payload in a batch, at most; one message may have more."""
+LEASE_SHARE = 1 / 3
+"""The share of a lease that a batch may take: others wait behind its locks."""
+
+
+class BatchSize:
+    """The size of the batches of one handler. It starts small; it is doubled if a full batch takes
+    at most half of the aimed time, cut to fit if it takes longer than that time, and halved if a
+    batch is rolled back, so that after rare failures most batches are not.
+
+    now: how many messages the next one takes. Written by handler threads without a lock: of two
+    updates at the same time one may be lost.
+    """
+
+    def __init__(self, most: int, aim_seconds: float, lease_seconds: float) -> None:
+        self._most = most
+        self._aim = min(aim_seconds, lease_seconds * LEASE_SHARE)
+        self.now = min(FIRST, most)
+
+    def took(self, messages: int, seconds: float) -> None:
+        """A batch of so many messages took so many seconds."""
+        if seconds > self._aim:
+            self.now = max(1, min(self.now, int(messages * self._aim / seconds)))
+        elif messages >= self.now and seconds * 2 <= self._aim:
+            self.now = min(self._most, self.now * 2)
+
+    def failed(self) -> None:
+        """A batch was rolled back."""
+        self.now = max(1, self.now // 2)
+
+
+# --- Which messages share a batch: those that wait at this moment, of one handler.
+#
+# A lane joins only if its flagged message has no earlier try or crash; otherwise all of it runs
+# alone. So a poison message costs the others of its batch one try at most.
+
+
+@dataclass(slots=True)
+class Batch:
+    """Lanes whose handler is called for all of them together. Each takes `width` messages of its
+    run."""
+
+    handler: Handler
+    lanes: list[Lane]
+
+    def __len__(self) -> int:
+        return sum(lane.width for lane in self.lanes)
+
+    @property
+    def is_single(self) -> bool:
+        return len(self.lanes) == 1 and self.lanes[0].width == 1
+
+
+class Gathering:
+    """Puts batches together; called by handler threads. lanes: where further ones wait."""
+
+    def __init__(self, setup: Setup, shared: Shared, lanes: LaneQueue) -> None:
+        self._setup = setup
+        self._shared = shared
+        self._lanes = lanes
+        self._sizes: dict[str | None, BatchSize] = {}
+
+    def gather(self, lane: Lane) -> Batch | None:
+        """The batch of this lane and of those that wait and fit; None if its handler has none."""
+        setup, shared = self._setup, self._shared
+        handler = setup.registry.get(topic_of(lane.row.topic))
+        if handler is None or handler.most == 1:
+            return None
+        batch = Batch(handler, [lane])
+        if not self._may_lead(lane, handler):
+            if not lane.alone:  # cut it to the longest batch in which its process may have died
+                lane.rows = lane.rows[: lane.place + handler.most]
+            lane.alone = True
+        elif not shared.stop.requested.is_set() and not shared.quiesce.active:
+            self._fill(batch)
+        return batch
+
+    def size(self, handler: Handler) -> BatchSize:
+        """The size of the handler's batches."""
+        if (found := self._sizes.get(handler.topic)) is not None:
+            return found
+        lease = self._setup.settings.lease_seconds
+        made = BatchSize(handler.most, handler.batch_seconds, lease)
+        return self._sizes.setdefault(handler.topic, made)
+
+    def _may_lead(self, lane: Lane, handler: Handler) -> bool:
+        """Whether its flagged message may share a batch."""
+        return not lane.alone and _is_fresh(lane.row) and self._setup.tables.spec.max_tries > 1
+
+    def _fill(self, batch: Batch) -> None:
+        first, handler, registry = batch.lanes[0], batch.handler, self._setup.registry
+        controls = self._shared.controls
+        messages, characters = self.size(handler).now, BYTES  # what still fits
+
+        def fits(row: Row) -> bool:
+            """Whether it does; then it is counted. The first message does in any case."""
+            nonlocal messages, characters
+            read = len(row.payload) if isinstance(row.payload, str | bytes) else 0
+            length = row.oversize or read
+            if messages < 1 or (length > characters and row is not first.row):
+                return False
+            messages, characters = messages - 1, characters - length
+            return True
+
+        def take_behind(lane: Lane) -> None:
+            for row in self._behind(lane, handler) if handler.transactional else ():
+                if not fits(row):
+                    break
+                lane.width += 1
+
+        def wants(lane: Lane) -> bool | None:
+            if messages < 1:
+                return None
+            if (
+                lane.owner != first.owner
+                or lane.result is not None
+                or registry.get(topic_of(lane.row.topic)) is not handler
+                or not self._may_lead(lane, handler)
+                or controls.is_paused(lane.row)
+            ):
+                return False
+            if not fits(lane.row):
+                return None
+            take_behind(lane)
+            return True
+
+        fits(first.row)
+        take_behind(first)
+        if messages > 0:
+            batch.lanes += self._lanes.take_more(wants)
+
+    def _behind(self, lane: Lane, handler: Handler) -> Iterator[Row]:
+        """The messages of its run that may follow the flagged one in a batch."""
+        registry, controls = self._setup.registry, self._shared.controls
+        for row in starmap(Row, islice(lane.rows, lane.place + 1, None)):
+            other = registry.get(topic_of(row.topic)) is not handler
+            if other or controls.is_apart(row) or not _is_fresh(row):
+                return
+            yield row
+
+
+def _is_fresh(row: Row) -> bool:
+    return row.tries == 0 and row.crash_times == 0 and row.odd is None
+
+
 # --- The threads that run handlers.
 
 UNTRUSTED_PAUSE_SECONDS = 0.05
 
 
 class HandlerThreads:
-    """The handler threads of an instance: take lanes, run their handlers, and pass them on to be
-    settled. Started and joined by the Instance.
+    """The handler threads: take lanes, run their handlers, and pass them on to be settled.
 
-    handle_batch: stores its result in the lane and in others that it takes, and returns those that
-    have one; None if its handler takes no batches. queue: gets a finished lane, and whether no
-    other waits; whether to call settle now.
+    handle_batch: see `BatchCaller.handle_beside`. queue: gets a finished lane, and whether no other
+    waits; returns whether to call settle now.
     """
 
     def __init__(
@@ -237,9 +379,6 @@ class HandlerThreads:
         self._gate = threading.Lock()
         self._working = 0
         self._at_end: Callable[[], None] | None = None
-
-    def __len__(self) -> int:
-        return len(self._threads)
 
     def start(self) -> None:
         for thread in self._threads:
@@ -291,13 +430,8 @@ class HandlerThreads:
         return False
 
     def _take_lanes(self) -> None:
-        setup, shared, lanes, identity = (
-            self._setup,
-            self._shared,
-            self._lanes,
-            self._shared.identity,
-        )
-        registry, caller = setup.registry, self.caller
+        setup, shared, lanes = self._setup, self._shared, self._lanes
+        identity, registry, caller = shared.identity, setup.registry, self.caller
         while (lane := lanes.next()) is not None:
             ended: Sequence[Lane] = (lane,)
             due = False
@@ -306,7 +440,7 @@ class HandlerThreads:
                 if lane.owner != identity.tenure.id and not lanes.may_start(lane):
                     continue
                 if not trusted:  # wait until the heartbeat knows whether the lease is live
-                    lanes.put_back(lane)
+                    lanes.ready.append(lane)
                     if shared.stop.requested.wait(UNTRUSTED_PAUSE_SECONDS):
                         time.sleep(UNTRUSTED_PAUSE_SECONDS)  # do not spin until `close`
                     continue
@@ -319,19 +453,15 @@ class HandlerThreads:
                 elif registry.most > 1 and (batch := self._handle_batch(lane)) is not None:
                     ended = batch
                 else:
-                    self.run(lane)
+                    begin = time.monotonic()
+                    caller.handle(lane)
+                    self.record(lane, begin)
             except BaseException as error:
                 self.fail(lane, error)
             for one in ended:
                 due = self.queue(one, one is ended[-1] and not lanes.ready) or due
             if due:
                 self._settle()
-
-    def run(self, lane: Lane) -> None:
-        """Run the handler of a lane, and record for how long."""
-        begin = time.monotonic()
-        self.caller.handle(lane)
-        self.record(lane, begin)
 
     def record(self, lane: Lane, begin: float) -> None:
         """Record how long the handler of a lane has run."""
@@ -342,9 +472,8 @@ class HandlerThreads:
         self._lanes.took(end - begin)
 
     def _run_on_loop(self, lane: Lane) -> tuple[Sequence[Lane], bool]:
-        """Run async handlers in their event loop, that of this lane and of more that wait, until it
-        is time to settle. Returns the lanes that have a result and are not queued to be settled,
-        and whether it is time."""
+        """Run the async handlers of this lane and of more that wait in their event loop. Returns
+        the lanes whose result is not queued yet, and whether it is time to settle."""
         turn = LoopTurn(self, self._lanes, lane)
         try:
             due = self.caller.while_there(turn.begin, turn.over)
@@ -370,7 +499,7 @@ class HandlerThreads:
         """A bug of ours outside the handler is a failed try, so that the object is not blocked; the
         end of its loop is none. lane: None = of no message."""
         self._shared.in_flight.running.pop(threading.get_ident(), None)
-        stopped = self.caller.outcomes.is_of_a_stop(error, stopped=False)
+        stopped, log = self.caller.outcomes.is_of_a_stop(error, stopped=False), self._shared.log
         if lane is not None:
             lane.result = lane.result or (Result(Outcome.RELEASED) if stopped else fault(error))
             lane.finished_at = time.monotonic()
@@ -378,11 +507,10 @@ class HandlerThreads:
             return
         with suppress(*NO_MEMORY):
             if lane is None:
-                self._shared.log.error("an error between two async handlers", exc_info=error)
-            else:
-                text = "message %s: an error round its handler"
-                extra = facts(lane.row)
-                self._shared.log.error(text, lane.row.msg_id, exc_info=error, extra=extra)
+                log.error("an error between two async handlers", exc_info=error)
+                return
+            text, extra = "message %s: an error round its handler", facts(lane.row)
+            log.error(text, lane.row.msg_id, exc_info=error, extra=extra)
 
 
 class LoopTurn:
