@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -31,19 +31,14 @@ from msgworker.instance.observers import EventLog, LogThrottle, Tally
 from msgworker.instance.role import Role
 from msgworker.instance.running.batch import BatchCaller
 from msgworker.instance.running.call import Caller
+from msgworker.instance.running.in_flight import Execution, Lane
 from msgworker.instance.running.on_loop import runs_here
 from msgworker.instance.running.outcome import Result
 from msgworker.instance.running.pool import HandlerThreads, LaneQueue
 from msgworker.instance.settling import writer
 from msgworker.instance.settling.settler import Settler
 from msgworker.instance.state import InstanceView, Setup, Shared
-from msgworker.instance.stop import (
-    GRACE,
-    HELP_SECONDS,
-    HURRY_SECONDS,
-    StopOnce,
-    StopRequest,
-)
+from msgworker.instance.stop import GRACE, HELP_SECONDS, HURRY_SECONDS, StopOnce, StopRequest
 from msgworker.logs import Said
 from msgworker.message import Outcome
 
@@ -211,14 +206,9 @@ class Instance:
                 role.link.close()
 
     @property
-    def pid(self) -> int:
-        """The process it runs in."""
-        return self.setup.pid
-
-    @property
     def is_within(self) -> bool:
-        """Whether this thread belongs to the instance, so that its stop may wait for it: also that
-        of the caller's loop in which its async handlers run."""
+        """Whether its stop may wait for this thread: also that of the caller's loop in which its
+        async handlers run."""
         stop, here = self.shared.stop, threading.current_thread()
         within = stop.within or here is self._keeper or runs_here(self.setup.loop)
         return within or any(role.is_current for role in (self.watchdog, *self.roles))
@@ -237,14 +227,9 @@ class Instance:
 
     def log_what_is_left(self) -> None:
         """Log what a stop that takes too long leaves to recovery."""
-        held = (
-            ", ".join(str(n.row.msg_id) for n in list(self.shared.in_flight.lanes)[:10]) or "none"
-        )
-        self.shared.log.warning(
-            "the stop takes too long, and the program ends (messages in flight: %s); "
-            "recovery follows",
-            held,
-        )
+        held = _ids(self.shared.in_flight.lanes) or "none"
+        text = "the stop takes too long, and the program ends (messages in flight: %s); "
+        self.shared.log.warning(text + "recovery follows", held)
 
     def limit_grace(self, grace: float) -> None:
         """Limit the grace time of handlers, also in a stop in progress."""
@@ -272,13 +257,10 @@ class Instance:
             self.limit_grace(grace)
         self.request_stop()
         if not self._keeper.is_alive():  # the start failed before it was started
-            self._stop_once()
+            self.ending.do(self._stop)
 
     def _keep(self) -> None:
         self.shared.stop.requested.wait()
-        self._stop_once()
-
-    def _stop_once(self) -> None:
         self.ending.do(self._stop)
 
     @property
@@ -298,8 +280,8 @@ class Instance:
             AT_EXIT.discard(self)
 
     def _stop_in_order(self) -> bool:
-        """Ask all parts to stop before waiting for one: it may itself wait for a handler. Each wait
-        ends at the deadline of the whole stop, when the watchdog cuts the connections."""
+        """Ask all parts to stop before waiting for one. Each wait ends at the deadline of the whole
+        stop, when the watchdog cuts the connections."""
         self._give_up_at(self._deadline + GIVE_UP_SECONDS)
         self.shared.in_flight.cancel()
         parts = self.parts[::-1]
@@ -375,16 +357,14 @@ class Instance:
         self.lanes.close()
 
     def release_unstarted(self) -> None:
-        """Release messages that have not started, on a separate connection, because the settle that
-        should do it hangs; also write results that are already known."""
+        """Release messages that have not started, on a connection of its own, because the settle
+        that should do it hangs; also write results that are known."""
         shared = self.shared
         back = self.lanes.take_back()
         known = [lane for lane in back if lane.result is not None]  # see `Lane.verdict`
         for lane in back:
             lane.result = lane.result or Result(Outcome.RELEASED)
-        lanes = [
-            lane for lane in list(shared.in_flight.lanes) if shared.identity.is_ours(lane.owner)
-        ]
+        lanes = [n for n in list(shared.in_flight.lanes) if shared.identity.is_ours(n.owner)]
         results = [(lane.row, lane.result) for lane in lanes]  # read once: a settle may replace it
         unstarted = [row for row, r in results if r is not None and r.outcome is Outcome.RELEASED]
         with shared.connector.once() as link:
@@ -405,12 +385,9 @@ class Instance:
     def _leave(self, ended: bool) -> None:
         setup, shared = self.setup, self.shared
         if not ended:
-            held = ", ".join(
-                str(r.row.msg_id) for r in list(shared.in_flight.running.values())[:10]
-            )
-            shared.log.warning(
-                "stopped while handlers still run (messages %s); recovery follows", held
-            )
+            held = _ids(shared.in_flight.running.values())
+            text = "stopped while handlers still run (messages %s); recovery follows"
+            shared.log.warning(text, held)
             setup.events.emit(events.InstanceStopped(shared.identity.id, clean=False))
             if self._beats_are_over:
                 self.housekeeper.record_stop()
@@ -425,24 +402,14 @@ class Instance:
         except Exception as error:
             shared.log.warning("the lease is not dropped, it will expire: %s", reason_of(error))
         self._close()
-        tally = self.tally
-        shared.log.info(
-            "stopped: done=%d dead=%d retried=%d released=%d",
-            tally.done,
-            tally.dead,
-            tally.retried,
-            tally.released,
-            extra={"event": Said.INSTANCE_STOPPED},
-        )
+        tally, text = self.tally, "stopped: done=%d dead=%d retried=%d released=%d"
+        counts = tally.done, tally.dead, tally.retried, tally.released
+        shared.log.info(text, *counts, extra={"event": Said.INSTANCE_STOPPED})
         setup.events.emit(events.InstanceStopped(shared.identity.id, clean=clean))
 
     @property
     def _beats_are_over(self) -> bool:
         return not (self.heartbeat.alive or self.housekeeper.alive)
-
-    def database_gone_seconds(self) -> float:
-        """How long some role has been without the database."""
-        return self.shared.away.seconds
 
     def raise_what_people_must_mend(self) -> None:
         """Raise a repeated error that waiting cannot fix."""
@@ -460,10 +427,9 @@ class Instance:
             if kind is Trouble.OTHER:
                 raise error
 
-    def raise_why_it_left(self) -> None:
-        """Raise the error for which the instance stopped by itself, if it did."""
-        if self.shared.stop.stopped_for is not None:
-            raise self.shared.stop.stopped_for
+
+def _ids(some: Iterable[Lane | Execution]) -> str:
+    return ", ".join(str(one.row.msg_id) for one in list(some)[:10])
 
 
 # --- A program that ends without a stop.
@@ -491,7 +457,7 @@ class AtExit:
 
     def _stop_all(self) -> None:
         here = os.getpid()
-        mine = [instance for instance in list(self._running) if instance.pid == here]
+        mine = [instance for instance in list(self._running) if instance.setup.pid == here]
         deadline = time.monotonic() + EXIT_SECONDS
         for instance in mine:
             instance.end_with_program()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from bisect import bisect_left
@@ -126,8 +127,7 @@ class MinuteStats:
             off()
 
     def over(self, *, last: bool = False) -> list[Minute]:
-        """The minutes that are over, oldest first; they stay until `forget`. last: the present
-        one too."""
+        """The minutes that are over, oldest first, until `forget`. last: the present one too."""
         with self._lock:
             if last:
                 self._end()
@@ -179,8 +179,8 @@ class MinuteStats:
         return found
 
     def _turn(self, instance: str = "") -> None:
-        """End the minute if another one has begun. If the clock was set back, a minute that has
-        ended does not begin again: it may be written already."""
+        """End the minute if another one has begun. One that has ended, and may be written, does
+        not begin again if the clock is set back."""
         now = int(self.clock() // 60)
         if now != self._now and now not in self._ended:
             self._end()
@@ -303,15 +303,11 @@ class LogThrottle:
             return False
 
     def over(self, *, all_of_them: bool = False) -> list[More]:
-        """What was not logged in minutes that are over; their groups then start anew. all_of_them:
-        the present minute too."""
+        """What was not logged in minutes that are over, whose groups start anew. all_of_them: the
+        present minute too."""
         with self._lock:
-            now = self._clock()
-            ended = [
-                group
-                for group, seen in self._groups.items()
-                if all_of_them or now - seen.since >= SECONDS
-            ]
+            since = math.inf if all_of_them else self._clock() - SECONDS
+            ended = [group for group, seen in self._groups.items() if seen.since <= since]
             gone = [self._groups.pop(group) for group in ended]
         return [seen for seen in gone if seen.count]
 
@@ -383,11 +379,7 @@ class EventLog:
         self._outcome(logging.INFO, Said.MESSAGE_POSTPONED, text, event)
 
     def _outcome(
-        self,
-        level: int,
-        name: Said,
-        what: str,
-        event: events.Retried | events.Dead | events.Later,
+        self, level: int, name: Said, what: str, event: events.Retried | events.Dead | events.Later
     ) -> None:
         if not self._log.isEnabledFor(level):
             return
@@ -411,13 +403,11 @@ class EventLog:
 
     def _lost(self, event: events.Lost) -> None:
         text = "message %s is no longer claimed by us; its outcome was not written"
-        row = event.message
-        extra = _facts(Said.MESSAGE_LOST, row)
-        if self._storms is not None and not self._storms.logs(
-            *(Said.MESSAGE_LOST, extra["topic"], ""), level=logging.WARNING, error="lost claims"
-        ):
+        name, level, row = Said.MESSAGE_LOST, logging.WARNING, event.message
+        extra, storms = _facts(name, row), self._storms
+        if storms and not storms.logs(name, extra["topic"], "", level=level, error="lost claims"):
             return
-        self._log.warning(text, row.msg_id, extra=extra)
+        self._log.log(level, text, row.msg_id, extra=extra)
 
     def _lease_lost(self, event: events.LeaseLost) -> None:
         text = "instance %s lost its lease; continuing as %s"
@@ -431,11 +421,9 @@ class EventLog:
 
     def _fired(self, event: events.ScheduleFired) -> None:
         level = logging.DEBUG if len(event.ticks) == 1 else logging.INFO
-        text, many = (
-            "schedule %s: sent %s, the last one for %s",
-            plural(len(event.ticks), "message"),
-        )
-        self._say(level, Said.SCHEDULE_FIRED, text, event.name, many, event.ticks[-1].isoformat())
+        many, last = plural(len(event.ticks), "message"), event.ticks[-1].isoformat()
+        text = "schedule %s: sent %s, the last one for %s"
+        self._say(level, Said.SCHEDULE_FIRED, text, event.name, many, last)
 
     def _skipped(self, event: events.ScheduleSkipped) -> None:
         behind = "one waits" if event.msg_id is None else f"message {event.msg_id} has not ended"

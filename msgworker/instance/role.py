@@ -43,10 +43,9 @@ def outlive(
     loop: Callable[[], None],
     twice: Callable[[MsgworkerError], bool],
 ) -> None:
-    """The outermost frame of a thread of an instance: runs `loop`, which returns when asked to end.
-    An error that it raises is a bug of ours: it is logged, and the loop starts again, after a pause
-    if memory ran out. twice: called with the second other error within AGAIN_SECONDS; returns
-    whether to start once more."""
+    """The outermost frame of a thread: runs `loop`, which returns when asked to end. An error that
+    it raises is a bug of ours: it is logged, and the loop starts again. twice: called with the
+    second one within AGAIN_SECONDS, but for lack of memory; returns whether to start once more."""
     failed_at, unlogged = float("-inf"), None
     while True:
         try:
@@ -117,8 +116,8 @@ class Away:
 
 
 class Aside(Away):
-    """For a part that neither claims, settles nor renews the lease: its failures do not count as an
-    outage of the instance, and end no drain. They are logged if they last while the others work."""
+    """For a part that neither claims, settles nor renews the lease: its failures are no outage of
+    the instance, end no drain, and are logged only if they last while the others work."""
 
     patience = 6
 
@@ -132,8 +131,7 @@ class Aside(Away):
 
 
 class Outage:
-    """Detects the beginning and the end of an outage, with one log line each; used by one
-    thread."""
+    """Detects the beginning and the end of an outage, with a log line each; used by one thread."""
 
     def __init__(
         self,
@@ -197,8 +195,7 @@ class Role:
         longest_pause: float = LONGEST_PAUSE_SECONDS + 0.5,
     ) -> None:
         """wake: set by others to end the pause early. stop_for: stops the instance if the loop
-        cannot continue; None = the instance works without this role meanwhile. longest_pause:
-        seconds, after a failure."""
+        cannot continue; None = it works without this role. longest_pause: seconds."""
         self.name = name
         self.log = log
         self._aside = isinstance(away, Aside)

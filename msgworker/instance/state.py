@@ -18,11 +18,7 @@ from msgworker.config import Settings
 from msgworker.db import secrets_of
 from msgworker.errors import ConfigError
 from msgworker.events import Events
-from msgworker.instance.connections import (
-    Connections,
-    FairLock,
-    end_if_forked,
-)
+from msgworker.instance.connections import Connections, FairLock, end_if_forked
 from msgworker.instance.liveness.identity import Identity, new_instance_id
 from msgworker.instance.observers import InstanceLog
 from msgworker.instance.role import Away
@@ -43,11 +39,8 @@ from msgworker.tracing import UNTRACED, NoTracer
 
 
 class ScopeMember(Protocol):
-    """The place of one running instance in a scope. All methods but `stop` return at once.
-
-    The instance starts and stops it; each thread that writes the lease calls `info`; the fetcher's
-    thread calls the others.
-    """
+    """The place of one running instance in a scope. All methods but `stop` return at once. Threads
+    that write the lease call `info`, the fetcher's calls those from `slice` to `steady`."""
 
     def start(self) -> None:
         """Take part."""
@@ -117,8 +110,7 @@ URGENT_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """What operators have set for topics, as of the last housekeeping; replaced as a whole, so a
-    caller reads it once for each decision.
+    """What operators have set for topics, as of the last housekeeping; replaced as a whole.
 
     paused: topics whose handlers do not start; `HELD` while a job is paused. held: messages in
     flight that belong to one. limits: by topic, over all instances. apart: the topics of both.
@@ -133,16 +125,16 @@ class Controls:
         object.__setattr__(self, "apart", self.paused | self.limits.keys())
 
     def is_apart(self, row: Row) -> bool:
-        """Whether the flag may not pass to this message from the one before it in its lane: its
-        topic or its job is paused, or its topic is limited, so that it needs a permit."""
+        """Whether the flag may not pass to this message from the one before it in its lane: it is
+        paused, or needs a permit."""
         return bool(self.apart) and (topic_of(row.topic) in self.apart or row.msg_id in self.held)
 
     def needs_permit(self, row: Row) -> bool:
-        """Whether the message may be flagged only where a permit is free: its topic is limited."""
+        """Whether the message may be flagged only where a permit is free."""
         return bool(self.limits) and topic_of(row.topic) in self.limits
 
     def is_paused(self, row: Row) -> bool:
-        """Whether the message's handler may not start now because its topic or job is paused."""
+        """Whether its topic or its job is paused."""
         return bool(self.paused) and (topic_of(row.topic) in self.paused or row.msg_id in self.held)
 
 
@@ -192,8 +184,8 @@ class Setup:
 
     @property
     def urgent_pause(self) -> float:
-        """The longest pause after a failure of a renewal or of a settle, in seconds: so short that
-        an outage that ends within a lease costs nothing."""
+        """The longest pause after a failed renewal or settle, in seconds: so short that an outage
+        that ends within a lease costs nothing."""
         return URGENT_SHARE * self.settings.lease_seconds
 
 
@@ -219,10 +211,9 @@ class Connector:
         lends: bool = False,
         beside: bool = False,
     ) -> Connections:
-        """New connections for a role or a thread. tuned: for the claim's statements. urgent: where
-        writers take turns, it gets the next one. spare: may be closed while idle; its user holds
-        `lock` during use. lends: for transactions that run user code. beside: for statements of
-        ours about a message whose handler runs."""
+        """tuned: for the claim's statements. urgent: where writers take turns, it gets the next
+        one. spare: may be closed while idle; its user holds `lock` during use. lends: for
+        transactions that run user code. beside: for statements of ours while a handler runs."""
         setup = self._setup
         end_if_forked(setup.pid)
         tuning = setup.tables.database.tuned if tuned else None
@@ -264,8 +255,7 @@ class Connector:
                     link.lock.release()
 
     def _none_left(self) -> None:
-        """No connection is left, so that a settle that gets none would block all others: close
-        those that are idle, also in the pools."""
+        """No connection is left, and a settle that gets none would block all: close idle ones."""
         self.close_idle()
         for engine in (self._setup.engine, self._setup.lent):
             if engine is not None:
@@ -322,10 +312,9 @@ class Shared:
     def continue_as(
         self, old: str, new: str, trusted_until: float, begun: float, *, with_all: bool = False
     ) -> bool:
-        """The lease of `old` is lost: continue under another id, without the lanes of the old one.
-        False if the id is not `old` any more. begun: when the lease of the new id was taken
-        (monotonic). A claim under way drops its own lanes. with_all: keep all lanes, since no
-        instance can have recovered them."""
+        """The lease of `old` is lost: continue under another id, without the lanes of the old one;
+        a claim under way drops its own. begun, and False: see `Identity.adopt`. with_all: keep all
+        lanes, since no instance can have recovered them."""
         identity = self.identity
         kept = frozenset(self.in_flight.owners() | {old}) if with_all else frozenset()
         adopted = identity.adopt(old, new, trusted_until, begun, carried=kept)

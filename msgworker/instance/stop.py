@@ -45,8 +45,7 @@ class Working(ABC):
 
 
 def beside(work: Callable[[], T]) -> Future[T]:
-    """Call `work` in a thread of its own, which no other work of the program can keep waiting; here
-    if no other thread can be started."""
+    """Call `work` in a thread of its own; here if no other thread can be started."""
     ended: Future[T] = Future()
 
     def run() -> None:
@@ -63,12 +62,8 @@ def beside(work: Callable[[], T]) -> Future[T]:
 
 
 async def in_thread(work: Callable[[], T], interrupted: Callable[[], object] = lambda: None) -> T:
-    """Call `work` in a thread of its own, and wait for its end; the loop goes on meanwhile. Its
-    error is raised here.
-
-    If the waiting task is cancelled, `interrupted` is called, and CancelledError is raised when
-    `work` has ended.
-    """
+    """Call `work` in a thread of its own, and wait for its end; its error is raised here. If the
+    waiting task is cancelled, `interrupted` is called, and CancelledError raised after the end."""
     waiting = asyncio.wrap_future(beside(work))
     cancelled: asyncio.CancelledError | None = None
     while not waiting.done():
@@ -146,23 +141,21 @@ class Stop:
         return self.give_up_at is not None and time.monotonic() >= self.give_up_at
 
     def enter(self) -> None:
-        """Mark this thread as one of the instance; copies of its context are marked too: tasks
-        of the event loop, `asyncio.to_thread`, the items of a fan-out."""
+        """Mark this thread as one of the instance, and copies of its context: tasks of the event
+        loop, `asyncio.to_thread`, the items of a fan-out."""
         _WITHIN.set(self)
 
     @property
     def within(self) -> bool:
-        """Whether this thread belongs to the instance or runs code of its handlers, so that it must
-        not wait for the end of a stop."""
+        """Whether this thread runs code of the instance, so that it must not wait for a stop."""
         return _WITHIN.get() is self
 
 
 class StopOnce:
-    """The only stop of an instance, in the keeper's thread; others wait for its end.
+    """The only stop of an instance, in the keeper's thread. A signal handler may call any method
+    while its thread is inside another one, so nothing here takes a lock.
 
-    until: when handlers must have ended (monotonic), the earliest of all requests. over: the stop
-    is complete. A signal handler may call any method while its thread is inside another one, so
-    nothing here takes a lock.
+    until: when handlers must have ended (monotonic). over: the stop is complete.
     """
 
     def __init__(self) -> None:
@@ -250,8 +243,7 @@ class StopRequest:
 
 
 def requests_of(received: Sequence[float]) -> tuple[int, float]:
-    """The number of stop requests, and the time of the last one (-inf = none). received: the times
-    of all signals."""
+    """The number of stop requests, and the time of the last one, of signals at these times."""
     count, last = 0, float("-inf")
     for at in received:
         if at - last >= INSIST_SECONDS:
@@ -261,9 +253,7 @@ def requests_of(received: Sequence[float]) -> tuple[int, float]:
 
 class Signals:
     """While the block runs, `asking()` signals become requests in `asked`; main thread only.
-
-    Afterwards their handlers are restored; further signals of a stop that was requested in the
-    block are ignored.
+    Further signals of a stop that was requested are ignored afterwards, too.
 
     last: called at a third signal, or at a second one if there is no work to stop.
     """

@@ -202,10 +202,12 @@ def report_of(
 
 def _left_within(instance: Instance, within: Slice | None, seconds: float) -> Left | None:
     """The messages left; None if the database stays unreachable for so many seconds."""
-    until = time.monotonic() + seconds
+    until, setup, shared = time.monotonic() + seconds, instance.setup, instance.shared
     for attempt in itertools.count(1):
         try:
-            return _left(instance, within)
+            with shared.connector.once() as link, link.statement() as conn:
+                tables = asking_jobs(setup.tables, shared.controls.paused)
+                return left(conn, tables, setup.asked(shared.identity.ids, within))
         except Exception as error:
             kind, over = trouble(error), time.monotonic() >= until
             if kind is not Trouble.LOST and (kind is not Trouble.AGAIN or over):
@@ -214,13 +216,6 @@ def _left_within(instance: Instance, within: Slice | None, seconds: float) -> Le
             return None
         time.sleep(outage_pause(attempt))
     raise AssertionError("unreachable")
-
-
-def _left(instance: Instance, within: Slice | None) -> Left:
-    setup, shared = instance.setup, instance.shared
-    asked = setup.asked(shared.identity.ids, within)
-    with shared.connector.once() as link, link.statement() as conn:
-        return left(conn, asking_jobs(setup.tables, shared.controls.paused), asked)
 
 
 def complaints(report: Report, found: Left) -> Iterator[str]:
@@ -299,12 +294,7 @@ class Worker(Working):
     it is then a new instance with a new id.
     """
 
-    def __init__(
-        self,
-        make_setup: Callable[[], Setup],
-        *,
-        look: Callable[[], Setup],
-    ) -> None:
+    def __init__(self, make_setup: Callable[[], Setup], *, look: Callable[[], Setup]) -> None:
         # For the package and the tests of it; no part of the public contract.
         self.make_setup = make_setup
         self.instance: Instance | None = None
@@ -367,7 +357,7 @@ class Worker(Working):
     def _here(self) -> Instance | None:
         """The running instance, if it runs in this process and not in the parent of a fork."""
         instance = self.instance
-        if instance is not None and instance.pid != os.getpid():
+        if instance is not None and instance.setup.pid != os.getpid():
             instance = self.instance = None
         return instance
 
@@ -464,14 +454,12 @@ class Worker(Working):
                 raise
             finally:
                 self._end(instance, grace, request)
-            instance.raise_why_it_left()
+            if (why := instance.shared.stop.stopped_for) is not None:
+                raise why
 
     def _end(self, instance: Instance, grace: float, request: StopRequest | None) -> None:
-        """Stop, or wait for the stop in progress. After a request to stop at once, wait for no
-        handler, and end the process.
-
-        The keeper's thread stops the instance, so that this one can handle signals.
-        """
+        """Stop, or wait for the stop in progress: the keeper's thread stops the instance, so that
+        this one can handle signals. After a request to stop at once, end the process."""
         if request is None:
             instance.stop(grace)
             return
@@ -501,7 +489,7 @@ class Worker(Working):
         """Claim now instead of at the next poll. Does nothing in a forked child: it has none of the
         worker's threads, one of which may have held the event's lock at the fork."""
         instance = self.instance
-        if instance is not None and instance.pid == os.getpid():
+        if instance is not None and instance.setup.pid == os.getpid():
             instance.fetcher.wake()
 
     def run(
@@ -556,7 +544,7 @@ class Worker(Working):
         until = Drain(linger=linger, retry_linger=retry_linger, overdue=OVERDUE_SECONDS)
         with self._running(until, signals=signals, grace=grace) as instance:
             while not self._should_stop(instance) and not instance.fetcher.exhausted:
-                lost = instance.database_gone_seconds() > outage_limit
+                lost = instance.shared.away.seconds > outage_limit
                 if lost:
                     instance.limit_grace(0.0)
                 if lost or (deadline is not None and time.monotonic() >= deadline):

@@ -51,7 +51,7 @@ def test_a_standby_is_an_outage_until_it_is_promoted(
             pytest.raises(DatabaseUnavailable, match=r"is a standby|is read-only"),
         ):
             refuse_standby(conn)
-        until(lambda: instance.database_gone_seconds() > 5, "it would have ended the run")
+        until(lambda: instance.shared.away.seconds > 5, "it would have ended the run")
         instance.raise_what_people_must_mend()
         pair.promote().remove()
         pair.mend()
@@ -106,7 +106,7 @@ def test_an_old_primary_that_comes_back_is_refused(
         theirs = App(f"{old.url}queue")
         send(theirs, 3)
         theirs.engine.dispose()
-        until(lambda: instance.database_gone_seconds() > 3, "that is an outage")
+        until(lambda: instance.shared.away.seconds > 3, "that is an outage")
         assert handled == [1, 2]
         assert rows(f"{old.url}queue") == [(2, 0), (0, 0)]
         assert "old primary" in " ".join(finding.text for finding in needed(app))

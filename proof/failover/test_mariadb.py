@@ -25,7 +25,7 @@ def test_a_primary_that_becomes_read_only_is_an_outage(mariadb: MariaDBPair) -> 
         instance = worker.instance
         assert instance is not None
         mariadb.primary.query("SET GLOBAL read_only = 1")
-        until(lambda: instance.database_gone_seconds() > 5, "that is an outage")
+        until(lambda: instance.shared.away.seconds > 5, "that is an outage")
         instance.raise_what_people_must_mend()
         mariadb.primary.query("SET GLOBAL read_only = 0")
         mended(lambda: send(app, 2))
@@ -45,7 +45,7 @@ def test_a_server_of_mysql_in_offline_mode_is_an_outage(mysql: MySQLPair) -> Non
         instance = worker.instance
         assert instance is not None
         mysql.primary.query("SET GLOBAL offline_mode = 1")
-        until(lambda: instance.database_gone_seconds() > 5, "that is an outage")
+        until(lambda: instance.shared.away.seconds > 5, "that is an outage")
         instance.raise_what_people_must_mend()
         mysql.primary.query("SET GLOBAL offline_mode = 0")
         mended(lambda: send(app, 2))

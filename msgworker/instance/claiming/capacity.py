@@ -37,8 +37,8 @@ LEAST_SECONDS = 1e-6
 class LaneLimit:
     """How many lanes to hold. The limit grows while threads are idle, up to what they use up soon.
 
-    lanes: hold at most this many. keep: lanes beyond this number are released. The fetcher's thread
-    writes both; settling threads call `has_free`, too.
+    lanes: hold at most this many. keep: lanes beyond this number are released. Written by the
+    fetcher's thread.
     """
 
     def __init__(self, threads: int, most: int) -> None:
@@ -51,11 +51,8 @@ class LaneLimit:
         self.keep = self.lanes
 
     def update(self, mean: float | None, ages: Sequence[float]) -> None:
-        """Compute `lanes` and `keep` again.
-
-        mean: the mean seconds of a handler; None = none has ended yet: one lane for each thread.
-        ages: for how many seconds each running handler has run.
-        """
+        """Compute `lanes` and `keep` again. mean: the mean seconds of a handler; None = none has
+        ended yet: one lane for each thread. ages: of each running handler, in seconds."""
         soon = late = self._threads
         if mean is not None:
             mean = max(mean, LEAST_SECONDS)
@@ -81,8 +78,8 @@ class LaneLimit:
             self._grown = max(self._least, int(self._grown * 0.9))
 
     def grow(self) -> None:
-        """A thread is idle: raise the limit if the last claim reached it. Otherwise lanes that are
-        being settled would fill a low limit, and idle threads would wait for their end."""
+        """A thread is idle: raise the limit if the last claim reached it. Else idle threads would
+        wait for lanes that are being settled, and fill a low limit."""
         if self._full:
             self._full = False
             self._grown = min(self._most, self._grown * 4)
@@ -136,64 +133,48 @@ class RunLength:
         self._grown = run
         self._mean_payload = 0.0
         self._mean_seconds: float | None = None  # of one message in its lane
-        self._watched: list[tuple[Lane, int, float]] = []
+        self.watched: list[tuple[Lane, int, float]] = []
 
     def limit(self, lanes: int, ahead: int) -> int:
-        """How many messages to read behind each new head, 0 = none.
-
-        lanes: how many share the rows that may still be read: the new lanes, and those that may be
-        claimed beside them. ahead: how many messages all lanes have read ahead.
-        """
+        """How many messages to read behind each new head, 0 = none. lanes: the new ones, and those
+        that may be claimed beside them. ahead: how many messages all lanes have read ahead."""
         if not self._run:
             return 0
         fits = min(self._rows, int(PAYLOAD_BUDGET / max(self._mean_payload, 1.0)))
         share = (fits - ahead) // max(1, lanes)
         batch = self._batch()
         least = max(self._run, RUN_OF_BATCHES * batch if batch > 1 else 0)
-        return max(1, min(max(least, min(self._grown, self._lasting())), share))
-
-    def _lasting(self) -> int:
-        """How many messages a lane handles in LASTS_SECONDS."""
         mean = LASTS_SECONDS if self._mean_seconds is None else self._mean_seconds
-        return round(LASTS_SECONDS / max(mean, 1e-6))
+        lasting = round(LASTS_SECONDS / max(mean, 1e-6))
+        return max(1, min(max(least, min(self._grown, lasting)), share))
 
     def read(self, lanes: Sequence[Lane], limit: int, now: float) -> None:
         """Note new lanes whose runs were read, to learn from their end. now: monotonic seconds."""
         some = [lane for lane in lanes[:SAMPLE] if len(lane.rows) > 1]
-        self._watched = [*self._watched, *((lane, limit, now) for lane in some)][-SAMPLE:]
+        self.watched = [*self.watched, *((lane, limit, now) for lane in some)][-SAMPLE:]
         rows = [row for lane in lanes[:SAMPLE] for row in lane.rows[-SAMPLE:]][-SAMPLE:]
-        self._saw(starmap(Row, rows))
-
-    def _saw(self, rows: Iterable[Row]) -> None:
-        for row in rows:
+        for row in starmap(Row, rows):
             size = len(row.payload) if isinstance(row.payload, str | bytes) else 0
             self._mean_payload += (size - self._mean_payload) * 0.1
 
-    @property
-    def watched(self) -> int:
-        """How many lanes it is to learn from."""
-        return len(self._watched)
-
     def learn(self, held: Container[Lane]) -> None:
         """Adjust to the lanes that have ended since the last call. held: those that have not."""
-        ended = [one for one in self._watched if one[0] not in held]
+        ended = [one for one in self.watched if one[0] not in held]
         if not ended:
             return
-        self._watched = [one for one in self._watched if one[0] in held]
+        self.watched = [one for one in self.watched if one[0] in held]
         grown, cut = self._grown, self._rows
         for lane, limit, since in ended:
             done = lane.place + lane.width
             if lane.finished_at > since:
-                self._took((lane.finished_at - since) / done)
+                seconds = (lane.finished_at - since) / done
+                mean = seconds if self._mean_seconds is None else self._mean_seconds
+                self._mean_seconds = mean + (seconds - mean) * NEWEST_SHARE
             if done < len(lane.rows):  # a failure, a stop, a pause: the rest will be read again
                 cut = min(cut, 2 * done)
             elif len(lane.rows) > limit:
                 grown = max(grown, GROWTH * limit)
         self._grown = max(self._run, min(grown, cut))
-
-    def _took(self, seconds: float) -> None:
-        mean = seconds if self._mean_seconds is None else self._mean_seconds
-        self._mean_seconds = mean + (seconds - mean) * NEWEST_SHARE
 
 
 # --- Contention: several instances claim the same head, and one of them gets it.
@@ -217,10 +198,7 @@ COUNT_SECONDS = 0.1
 
 class Contention:
     """How many heads of other shares to take, and when to count the instances. Used by the
-    fetcher's thread only.
-
-    longest: seconds between two heartbeats. clock: monotonic seconds.
-    """
+    fetcher's thread only. longest: seconds between two heartbeats. clock: monotonic."""
 
     def __init__(self, longest: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._longest = longest
@@ -312,8 +290,8 @@ class LimitPoller:
     """Decides when to try limited topics. Used by the fetcher's thread only; reads no table.
 
     threads: handler threads; at most so many messages of limited topics are held, so that none
-    waits for a thread with a permit. topics: those handled here, None = all. longest: seconds
-    between two looks for a topic without messages. clock: monotonic seconds.
+    waits with a permit. topics: those handled here, None = all. longest: seconds between two looks
+    for a topic without messages. clock: monotonic.
     """
 
     def __init__(
@@ -333,8 +311,7 @@ class LimitPoller:
         self._ours: list[Lane] = []
 
     def update(self, controls: Controls, lanes: Container[Lane]) -> None:
-        """Before a round: take the present limits, and drop lanes that have ended, whose permits
-        are free."""
+        """Before a round: take the present limits, and drop lanes that have ended."""
         among, limits = self._among, controls.limits
         self._handled = [
             name
@@ -374,11 +351,8 @@ class LimitPoller:
         record locked."""
         now, of = self._clock(), self._of(topic)
         if free is None:
-            of.retry_in(
-                now,
-                TopicWaits.LOCK,
-                min(of.next_pause(), TOKENS_SECONDS) * random.uniform(0.5, 1.0),
-            )
+            pause = min(of.next_pause(), TOKENS_SECONDS) * random.uniform(0.5, 1.0)
+            of.retry_in(now, TopicWaits.LOCK, pause)
         elif free.starts <= 0 and free.permits > 0:
             of.token_at = now + free.next_in
             of.retry_in(now, TopicWaits.TOKEN, max(free.next_in, self._portion(free)))
@@ -490,7 +464,7 @@ class PollPace:
     """Decides how long the claim loop pauses. Used by the fetcher's thread only.
 
     poll_seconds: the longest pause while idle. drains: a drain waits long only for known times.
-    clock: monotonic seconds. jitter: the share of an idle pause that is waited.
+    clock: monotonic. jitter: the share of an idle pause that is waited.
     """
 
     def __init__(
@@ -537,12 +511,9 @@ class PollPace:
     def after(
         self, won: int, *, wanted: int, holding: bool, due_in: float | None, more: bool = True
     ) -> float:
-        """The seconds to wait after a round.
-
-        won: how many lanes were claimed, -1 = it did not look. wanted: how many to hold at most.
-        more: there may be more to claim. holding: messages are in flight. due_in: seconds until a
-        drain has something to do again, if that is known.
-        """
+        """The seconds to wait after a round. won: how many lanes were claimed, -1 = it did not
+        look. wanted: how many to hold at most. more: there may be more to claim. holding: messages
+        are in flight. due_in: seconds until a drain has something to do again, if known."""
         if won > 0:
             self._round_since, self._look_seconds, self._rest = None, 0.0, 0.0
             self._pause = FIRST_IDLE_SECONDS

@@ -51,8 +51,8 @@ SHOWN_LENGTH = 200
 
 @dataclass(slots=True)
 class RejectedRow:
-    """same: the key of the skipped object, as in a candidate. reason: the database's error.
-    until: when it is tried again, by the monotonic clock."""
+    """same: the key of the skipped object. reason: the database's error. until: when it is tried
+    again (monotonic)."""
 
     same: Any
     reason: str
@@ -95,14 +95,12 @@ class RejectedRows:
 
     def sorted_out(self, candidates: list[Candidate]) -> tuple[list[Candidate], list[Candidate]]:
         """Candidates to try together, and a few to try separately."""
-        if not (self._found or self._losses):
-            return candidates, []
-        alone = [c for c in candidates if self.suspects(c)]
+        some = self._found or self._losses
+        alone = [c for c in candidates if self.suspects(c)][:ALONE_AT_ONCE] if some else []
         if not alone:
             return candidates, []
-        chosen = {c.msg_id for c in alone[:ALONE_AT_ONCE]}
-        together = [c for c in candidates if c.msg_id not in chosen and c.msg_id not in self._found]
-        return together, alone[:ALONE_AT_ONCE]
+        left_out = {c.msg_id for c in alone} | self._found.keys()
+        return [c for c in candidates if c.msg_id not in left_out], alone
 
     def lost(self, candidates: Sequence[Candidate], *, alone: bool = False) -> None:
         """Count candidates that could not be flagged. alone: no other instance is alive, so none
@@ -172,10 +170,8 @@ class FlaggedRows:
 
     @contextmanager
     def no_claim_in_flight(self, patience: float | None = None) -> Iterator[bool]:
-        """No claim is sent during the block, so that no row flagged by us gets a lane.
-
-        patience: seconds to wait for a claim in flight; None = until its end. Yields False if
-        there still is one.
+        """No claim is sent during the block, so that no row flagged by us gets a lane. patience:
+        seconds to wait for a claim in flight; None = until its end. Yields False if there is one.
         """
         free = self.claiming.acquire(timeout=-1 if patience is None else patience)
         try:
@@ -193,8 +189,7 @@ class FlaggedRows:
                 return not recover.flagged_by(conn, self._setup.tables, me, limit=1)
 
     def release_unknown(self, link: Connections) -> None:
-        """Release rows flagged by us without a lane, and count no try. Call it only while no claim
-        is in flight."""
+        """Release rows flagged by us without a lane. Call it only while no claim is in flight."""
         shared, me = self._shared, self._shared.identity.id
         with link.transaction() as conn:
             rows = recover.flagged_by(conn, self._setup.tables, me, limit=SWEEP_LIMIT)
@@ -212,12 +207,9 @@ class FlaggedRows:
     def release(
         self, link: Connections, ids: Sequence[int], *, me: str, tries: int | None = None
     ) -> int:
-        """Release rows flagged by this id of ours, except those locked by another transaction, and
-        count no try. Returns how many. tries: as in `recover.release`.
-
-        After an error in halves, down to a row that the database does not let us release: it is
-        logged once, stays flagged, and blocks no other.
-        """
+        """Release rows flagged by this id of ours; returns how many. tries: as in
+        `recover.release`. After an error in halves, down to a row that the database does not let us
+        release: it is logged once, stays flagged, and blocks no other."""
         if not ids:
             return 0
         if len(ids) > recover.BATCH:
@@ -252,18 +244,10 @@ _TOPIC = itemgetter(Row._fields.index("topic"))
 
 
 class Claimer:
-    """Flags candidates and makes lanes of them. Used by the fetcher's thread only.
+    """Flags candidates and makes lanes of them. Used by the fetcher's thread only, whose
+    connection `link` is."""
 
-    flagged: the rows flagged by us, of which those without a lane are released. link: of the
-    fetcher's thread.
-    """
-
-    def __init__(
-        self,
-        setup: Setup,
-        shared: Shared,
-        lane_limit: LaneLimit,
-    ) -> None:
+    def __init__(self, setup: Setup, shared: Shared, lane_limit: LaneLimit) -> None:
         self._setup = setup
         self._shared = shared
         self.link = shared.connector.new(tuned=True)
@@ -297,8 +281,7 @@ class Claimer:
         candidates that could not be flagged; those without a permit are in neither.
 
         me: the id under which they were found. places: by msg_id, the value of the slice. within:
-        the slice in which runs are read. queue: called with some lanes at a time, as soon as
-        their runs are read.
+        where runs are read. queue: called with some lanes at a time, as soon as theirs are.
         """
         shared, flagged = self._shared, self.flagged
         with flagged.claiming:
@@ -393,8 +376,8 @@ class Claimer:
     def _flag_of(
         self, limit: str | None, candidates: list[Candidate], me: str
     ) -> tuple[list[Row], list[Candidate]]:
-        """Flag candidates of a limited topic, or (None) of those without a limit: together, and
-        apart what the database may refuse."""
+        """Flag candidates of a limited topic, or (None) of the others: apart what the database may
+        refuse."""
         together, alone = self.rejected_rows.sorted_out(candidates)
         if alone and limit is not None:  # all in one transaction, which takes the permits
             return self._flag_once(limit, candidates, me, apart=True)
@@ -414,8 +397,8 @@ class Claimer:
     def _flag_once(
         self, limit: str | None, candidates: list[Candidate], me: str, *, apart: bool = False
     ) -> tuple[list[Row], list[Candidate]]:
-        """Flag candidates in one transaction; of a limited topic as many as may start, under the
-        lock of its record. apart: in more statements, so that a refused row affects no other."""
+        """Flag candidates in one transaction; of a limited topic as many as may start. apart: in
+        more statements, so that a refused row affects no other."""
         tables, refused, free = self._setup.tables, dict[int, Exception](), None
         rows, kept = list[Row](), set[int]()
         if limit is None and not apart and tables.database.arrays and not tables.on_update:
@@ -468,8 +451,8 @@ class Claimer:
     # ------------------------------------------------------------ the runs behind the heads
 
     def _read_runs(self, lanes: Sequence[Lane], within: Slice | None, queue: Queue) -> None:
-        """Read the runs behind the heads into their lanes, and queue the lanes: some at a time,
-        before the next are read, so that threads need not wait for all."""
+        """Read the runs behind the heads into their lanes, and queue the lanes: some at a time, so
+        that threads need not wait for all."""
         self._runs_pay -= 1
         held = self._shared.in_flight.lanes.copy()  # includes `lanes`
         self._runs.learn(held)
@@ -507,8 +490,7 @@ class Claimer:
         return True
 
     def _may_follow(self, followers: Sequence[Bare]) -> Iterable[Bare]:
-        """Those that may be in the run: nearly always all, else those before the first that may
-        not."""
+        """Those that may be in the run, up to the first that may not: nearly always all."""
         topics, controls = self._setup.topics, self._shared.controls
         doubtful = self._shared.identity.tenure.doubtful
         if topics is None or topics.issuperset(map(_TOPIC, followers)):

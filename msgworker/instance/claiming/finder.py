@@ -4,9 +4,7 @@ must skip; and a warning of topics without a handler.
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 from typing import Any
@@ -23,7 +21,7 @@ from msgworker.message import topic_of
 from msgworker.queries.instances import leased
 from msgworker.store.candidates import Candidate
 from msgworker.store.pauses import asking_jobs
-from msgworker.table import SLICES, Slice, Tables
+from msgworker.table import SLICES, Slice
 
 # --- Warns of topics with waiting messages for which no live instance has a handler.
 
@@ -36,31 +34,18 @@ SHOWN = 10
 class UnhandledTopics:
     """Logs each topic once an hour, a new one at once. Used by the fetcher's thread only.
 
-    handled: the topics that have a handler here, chosen or not; None = all.
+    logged_at: when each topic was, on the clock; a topic need not be text (SQLite).
     """
 
-    def __init__(
-        self,
-        tables: Tables,
-        handled: Callable[[], Collection[str] | None],
-        link: Connections,
-        log: logging.LoggerAdapter[logging.Logger],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._tables = tables
-        self._handled = handled
-        self._link = link
-        self._log = log
-        self._clock = clock
+    def __init__(self, setup: Setup, shared: Shared, link: Connections) -> None:
+        self._setup, self._shared, self._link = setup, shared, link
         self.logged_at: dict[Any, float] = {}
-        """When each topic was logged, on the clock; a topic need not be text (SQLite)."""
 
     def report(self, unknown: Collection[Any]) -> None:
-        """Log the topics that are due for a warning. unknown: waiting topics without a handler
-        here."""
-        now = self._clock()
+        """Log the topics that are due for a warning, of waiting ones without a handler here."""
+        now = self._setup.clock()
         late = (t for t in unknown if now - self.logged_at.get(t, -inf) > REPORT_SECONDS)
-        handled = self._handled()
+        handled = self._setup.registry.topics()  # chosen or not
         asked = [t for t in late if handled is not None and t not in handled]
         new = self._handled_nowhere(asked, now) if asked else []
         if not new:
@@ -70,12 +55,12 @@ class UnhandledTopics:
         names = ", ".join(repr(name) for name in new[:SHOWN])
         more = f" and {len(new) - SHOWN:,} more" if len(new) > SHOWN else ""
         text = "messages wait whose topic has no handler here: %s%s"
-        self._log.warning(text, names, more, extra={"event": Said.TOPICS_UNHANDLED})
+        self._shared.log.warning(text, names, more, extra={"event": Said.TOPICS_UNHANDLED})
 
     def _handled_nowhere(self, topics: Sequence[Any], now: float) -> list[Any]:
         """Those that no other live instance handles; the others are checked again later."""
         with self._link.statement() as conn:
-            others = leased(conn, self._tables)
+            others = leased(conn, self._setup.tables)
         theirs = [t for t in topics if any(one.handles(t) for one in others)]
         self.logged_at |= dict.fromkeys(theirs, now - REPORT_SECONDS + ASK_SECONDS)
         return sorted((t for t in topics if t not in theirs), key=str)
@@ -91,11 +76,7 @@ class Finder:
     """
 
     def __init__(
-        self,
-        setup: Setup,
-        shared: Shared,
-        member: ScopeMember | None,
-        claimer: Claimer,
+        self, setup: Setup, shared: Shared, member: ScopeMember | None, claimer: Claimer
     ) -> None:
         self._setup = setup
         self._shared = shared
@@ -110,9 +91,7 @@ class Finder:
         self._kind = TableSearch if member is None else sliced
         self.search: Search = self._kind(setup.tables, setup.topics, shared.in_flight.blocked)
         self._limited: dict[str, Search] = {}  # by topic; `search` leaves these topics out
-        self.unhandled = UnhandledTopics(
-            setup.tables, setup.registry.topics, self._link, shared.log, clock=setup.clock
-        )
+        self.unhandled = UnhandledTopics(setup, shared, self._link)
         self.where: Slice | None = None
         self._covered = False
 
@@ -122,8 +101,8 @@ class Finder:
             search.forget(start=start)
 
     def refused(self, candidates: list[Candidate]) -> None:
-        """These could not be flagged: their search skips their objects for a while. The others do
-        not: a message of an object may be refused since one of another topic stands before it."""
+        """These could not be flagged: their search alone skips their objects for a while, since one
+        of another topic may stand before it."""
         for one in candidates:
             topic = topic_of(one.topic)
             search = self._limited.get(topic) if topic in self.search.but else None

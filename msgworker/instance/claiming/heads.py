@@ -36,9 +36,8 @@ class Wanted:
     """What a look is for: up to `heads` heads.
 
     held: how many objects our lanes hold; their rows come first in the window. where: the slice to
-    look in; None = the whole table. slot, slots: our share of the objects; if it has too few heads,
-    up to `most_of_others` heads of other shares are taken. skip_objects, skip_ids: what is not to
-    be found now.
+    look in; None = the whole table. slot, slots: our share of the objects; if it has too few, up to
+    `most_of_others` heads of others are taken. skip_objects, skip_ids: what is not to be found.
     """
 
     heads: int
@@ -94,11 +93,10 @@ LOOK_SECONDS = 0.02
 
 
 class Urgent:
-    """When to read by priority, and how many rows. Used by a search.
+    """When to read by priority, and how many rows.
 
-    Each look reads the rows of the highest priority while some of them can start. If too few can,
-    it also reads behind them, from where the last such read ended. If none can, the next read takes
-    few rows: most of them then wait behind others of their objects.
+    Each look reads the rows of the highest priority while some of them can start; if too few can,
+    also behind them, from where the last such read ended. If none can, the next read takes few.
     """
 
     def __init__(self, tables: Tables) -> None:
@@ -147,12 +145,11 @@ def mixed(
     *,
     whole: bool = True,
 ) -> tuple[list[Candidate], int]:
-    """Choose `want` heads: by priority, equal ones in the order given, but at least every SHARE-th
-    is the first of those left in the order given.
+    """Choose `want` heads: by priority, but at least every SHARE-th is the first of those left in
+    the order `by_age`.
 
-    by_age: the heads in the order that they have without priorities. whole: no head before them was
-    left out. overtaken: how many were chosen since the last one that was first in that order.
-    Returns the heads, and the new `overtaken`.
+    whole: no head before them was left out. overtaken: how many were chosen since the last one that
+    was first by age; the new one is returned with the heads.
     """
     ranks = sorted(by_age, key=lambda row: -priorities.get(row.msg_id, 0))
     if not whole:
@@ -216,10 +213,8 @@ class HeadChooser:
                 self._waited[same] = row
 
     def offer(self, row: Candidate) -> None:
-        """Take a row if it is the first of its object and may run.
-
-        The rows of an object are offered in order: if the first cannot run, it blocks the others.
-        """
+        """Take a row if it is the first of its object and may run. The rows of an object are
+        offered in order: if the first cannot run, it blocks the others."""
         same = row[self._key_at]
         if same is not None:
             waited = self._waited.get(same)
@@ -233,8 +228,8 @@ class HeadChooser:
             self._take(row)
 
     def offer_all(self, rows: Iterable[Candidate]) -> None:
-        """`offer` each row, in order. Nearly all are new, due and of a handled topic: these take a
-        shorter path, since this runs for every row of every look."""
+        """`offer` each row, in order. New, due ones of a handled topic take a shorter path, since
+        this runs for every row of every look."""
         key_at, skipped, skip_ids, taken = self._key_at, self._skipped, self._skip_ids, self._taken
         topics, slots, slot = self._search.topics, self.slots, self.slot
         plain = not (self._search.paused or self.priorities or self._waited)
@@ -268,7 +263,6 @@ class HeadChooser:
         return len(self.own) - before
 
     def oldest_first(self) -> None:
-        """Sort the heads by age: they were offered from several sources."""
         self.own.sort(key=lambda row: row.msg_id)
 
     def _take(self, row: Candidate) -> None:
@@ -277,15 +271,11 @@ class HeadChooser:
         self._taken.add(row.msg_id)
         if in_quarantine(row.crash_times, row.tries, self._max_tries):
             self.quarantined = self.quarantined or row
-        elif self._is_own(row):
+        elif self.slots == 1 or row.msg_id in self.priorities:
             self.own.append(row)
         else:
-            self._others.append(row)
-
-    def _is_own(self, row: Candidate) -> bool:
-        if self.slots == 1 or row.msg_id in self.priorities:
-            return True
-        return _share(row.msg_id, row.same, self.slots) == self.slot
+            own = _share(row.msg_id, row.same, self.slots) == self.slot
+            (self.own if own else self._others).append(row)
 
     def can_run(self, row: Candidate) -> bool:
         """Whether the row can run now, by its status, tries, instant and topic."""
@@ -321,10 +311,8 @@ class HeadChooser:
     ) -> tuple[list[Candidate], int]:
         """Up to `want` heads: by priority; with the same one, due retries and delayed messages
         first, then our share by age. overtaken, whole: see `mixed`."""
-        first, self._others = (
-            self._others[: self.oldest_of_others],
-            self._others[self.oldest_of_others :],
-        )
+        oldest = self.oldest_of_others
+        first, self._others = self._others[:oldest], self._others[oldest:]
         found, self.own = first + self.own, []
         for row in self._waited.values():
             self._take(row)
@@ -357,10 +345,9 @@ class Search:
     """What it looks for, and what it skips for a while. Used by the fetcher's thread only.
 
     topics: those with a handler; None = all. paused: those that are not claimed now. only: topics
-    to look for alone; but: topics not to look for. However many rows of other topics there are,
-    they are read only now and then. busy: no thread waits for work. The finder writes these.
-    unknown_topics: how many messages were seen of each topic without a handler. idle: the last look
-    found nothing.
+    to look for alone; but: topics not to look for; rows of others are read only now and then. busy:
+    no thread waits for work. The finder writes these. unknown_topics: how many messages were seen
+    of each topic without a handler. idle: the last look found nothing.
     """
 
     def __init__(
@@ -382,7 +369,6 @@ class Search:
         self._turn = 0
 
     def look(self, conn: Connection, wanted: Wanted) -> Look:
-        """Look for heads, as a search of its kind does."""
         raise NotImplementedError
 
     def use(self, tables: Tables) -> None:

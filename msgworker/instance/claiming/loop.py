@@ -85,7 +85,7 @@ class Fetcher(Role):
 
     def run_once(self) -> int:
         """Settle what has finished, and claim if lanes are free. Returns how many lanes were won,
-        -1 if none was, and it did not look."""
+        -1 if it did not look."""
         self._lanes.nudge()
         self._settler.flush()
         controls = self._shared.controls
@@ -136,8 +136,7 @@ class Fetcher(Role):
     # ------------------------------------------------------------ how many lanes
 
     def free(self, held: int) -> int:
-        """How many lanes to claim beside the `held` ones, 0 = none. If too many are held, releases
-        some."""
+        """How many lanes to claim beside the `held` ones. If too many are held, releases some."""
         shared, limit = self._shared, self._lane_limit
         staying = max(0, held - self._settler.leaving)
         busy = staying + self._look_at_handlers()
@@ -162,8 +161,8 @@ class Fetcher(Role):
         return sum(not self._identity.is_ours(r.owner) for r in running)
 
     def share(self, held: int) -> None:
-        """Release lanes that would wait long here while another instance may have free threads. We
-        do not claim them again at once, since the lane limit is reached."""
+        """Release lanes that would wait long here while others may have free threads. We do not
+        claim them again at once, since the lane limit is reached."""
         excess = held - self._lane_limit.keep
         if excess <= 0 or self._shared.peers.slots < 2 or self._quiesce.active:
             return
@@ -183,7 +182,7 @@ class Fetcher(Role):
 
     def _waits_for_new_id(self, held: int) -> bool:
         """Whether to claim nothing, because the instance takes a new id when the `held` lanes are
-        settled; then wakes the housekeeper, which does that."""
+        settled; the housekeeper, which does that, is woken then."""
         if not self._identity.retires or not self._quiesces(held, Reason.NEW_ID):
             return False
         now = time.monotonic()
@@ -203,8 +202,8 @@ class Fetcher(Role):
     # ------------------------------------------------------------ look and claim
 
     def _claim_limited(self, free: int) -> int:
-        """Claim messages of limited topics, at most one for each handler thread; returns how many
-        were won. While quiescing nothing is claimed."""
+        """Claim messages of limited topics, at most one for each handler thread, unless it
+        quiesces; returns how many were won."""
         won = 0
         for topic in self._limit_poller.due():
             want = self._limit_poller.lanes(free - won)
@@ -228,11 +227,8 @@ class Fetcher(Role):
         return self._shared.peers.slots > 1  # the look left out heads of their shares
 
     def _claim_by_batches(self, look: Look, me: str) -> int:
-        """Claim the candidates of a look; returns how many lanes were won.
-
-        Handlers of batches would use up all in a few calls, and then wait for the next claim. So
-        for them a claim takes about one batch, which is handled while the next is claimed.
-        """
+        """Claim the candidates of a look; returns how many lanes were won. For handlers of batches
+        a claim takes about one batch, which is handled while the next is claimed."""
         candidates, won, at, most = look.candidates, 0, 0, self._setup.registry.most
         while at < len(candidates) and not (at and self._stopping.is_set()):
             size = len(candidates) - at
@@ -321,9 +317,9 @@ class Drain:
 class DrainEnd:
     """Decides when a drain is over. Used by the fetcher's thread only.
 
-    drain: None = it never ends, and `drains` is False. due_in: seconds until there is something to
-    do again, as last read; None = unknown. overdue_since: on the clock, since when messages are due
-    that cannot be claimed. undone: how many of those there were at the last count.
+    drain: None = it never ends. due_in: seconds until there is something to do again, as last read;
+    None = unknown. overdue_since: on the clock, since when messages are due that cannot be claimed.
+    undone: how many of those there were at the last count.
     """
 
     def __init__(
@@ -360,7 +356,9 @@ class DrainEnd:
         """After a look of which nothing was claimed; if it is not over, prepares the next look."""
         self.due_in = None
         in_flight = self._shared.in_flight
-        if in_flight.lanes or in_flight.running or self._limited_starts_soon():
+        starts_in = self._limit_poller.starts_in()
+        soon = self._drain and starts_in is not None and starts_in <= self._drain.linger
+        if in_flight.lanes or in_flight.running or soon:
             self.saw_work()
         elif not self._finder.steady:
             self._empty_looks = 0
@@ -369,10 +367,6 @@ class DrainEnd:
                 return self._look_afresh()
             return self._saw_everything()
         return False
-
-    def _limited_starts_soon(self) -> bool:
-        starts_in = self._limit_poller.starts_in()
-        return self._drain is not None and starts_in is not None and starts_in <= self._drain.linger
 
     def _look_afresh(self) -> bool:
         self._finder.forget(start=self.drains)
@@ -457,8 +451,7 @@ class DrainEnd:
 
     def lease_ends_in(self, ending: Sequence[Lease]) -> float | None:
         """Seconds until the first of these leases ends (0 = it has ended); None if there is none to
-        wait for: a drain does not wait for a lease that is renewed, or that is not taken over in
-        time."""
+        wait for: not for one that is renewed, or not taken over in time."""
         now, awaited = self._setup.clock(), []
         for one in ending:
             left = one.left_seconds
@@ -478,8 +471,8 @@ class DrainEnd:
             return 0
 
     def _is_due(self, drain: Drain) -> bool:
-        """Whether the table has due messages that it may handle, and it still waits for those. It
-        does not for what the database refuses to flag, which was logged."""
+        """Whether the table has due messages that it may handle, and it still waits for those: not
+        for what the database refuses to flag, which was logged."""
         found, refused = self.read_left(), len(self._claimer.rejected_rows)
         due = found.due_heads > refused
         self.undone = found.by[Waits.DUE] if due else 0
@@ -529,7 +522,7 @@ class Listener(Role):
 
     def run_once(self) -> int:
         """Listen for a second; returns 1 if a notification arrived. Through a pooler that shares
-        sessions none would arrive: then it stops listening, and the fetcher polls."""
+        sessions none would: then it stops listening."""
         assert self._channel is not None
         with self.link.statement() as conn:
             self._cannot_listen = shares_sessions(conn)

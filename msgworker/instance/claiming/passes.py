@@ -50,11 +50,9 @@ MOST_PAGES = 4
 
 @dataclass(slots=True)
 class _Range:
-    """From behind `after` up to `last` (None = the end of the way).
-
-    read_at: when it was read; None = not yet. seconds, pages: what that took. under_way: a part of
-    it was read again. rests_until: until when it is skipped while no thread waits for work.
-    """
+    """From behind `after` up to `last` (None = the end of the way). read_at: when it was read; None
+    = not yet. seconds, pages: what that took. under_way: a part of it was read again. rests_until:
+    until when it is skipped while no thread waits for work."""
 
     after: Any
     last: Any
@@ -66,8 +64,8 @@ class _Range:
 
 
 class SkippedRanges:
-    """The skipped ranges of one way, in its order. For each step `_Way` calls `skip`, reads a
-    page from there up to `bound` at most, and calls `was_read`."""
+    """The skipped ranges of one way, in its order. For each step `_Way` calls `skip`, reads a page
+    from there up to `bound`, and calls `was_read`."""
 
     def __init__(self) -> None:
         self._ranges: list[_Range] = []
@@ -90,7 +88,8 @@ class SkippedRanges:
         busy = busy and not self._afresh
         turn = self._turn(now, busy)
         while (ahead := self._ahead()) is not None and ahead.after == at:
-            if not self._rests(ahead, turn, now, busy):
+            rests = busy and now < ahead.rests_until
+            if not rests and (ahead.read_at is None or ahead is turn):
                 break
             if ahead.last is None:
                 self._afresh = False
@@ -133,30 +132,23 @@ class SkippedRanges:
     def _ahead(self) -> _Range | None:
         return self._ranges[self._next] if self._next < len(self._ranges) else None
 
-    def _rests(self, one: _Range, turn: _Range | None, now: float, busy: bool) -> bool:
-        if busy and now < one.rests_until:
-            return True
-        return one.read_at is not None and one is not turn
-
     def _turn(self, now: float, busy: bool) -> _Range | None:
         """The range to read again now: of those that are due, the one read longest ago."""
         if any(one.read_at is None for one in self._ranges):
             return None
         rest = sum(one.seconds for one in self._ranges)
         rest = min(rest * (READ_AGAIN if busy else READ_AGAIN_IDLE), LONGEST_REST_SECONDS)
-        ages = [
-            (one.read_at, place)
-            for place, one in enumerate(self._ranges)
-            if one.read_at is not None and (one.under_way or now >= one.read_at + rest)
-        ]
-        return self._ranges[min(ages)[1]] if ages else None
+        due = [one for one in self._ranges if one.under_way or now >= _read_at(one) + rest]
+        return min(due, key=_read_at, default=None)
 
     def _add(self, at: Any, to: Any, *, full: bool, seconds: float, now: float) -> bool:
         """Skip a page from now on; False = not worth it: a page with few entries alone."""
         before = self._ranges[self._next - 1] if self._next else None
-        joins = before is not None and before.last == at and before.read_at is not None
-        joins = joins and before is not None and not before.under_way
-        if before is not None and joins and (before.pages < MOST_PAGES or not full):
+        if (
+            before is not None
+            and (before.last == at and before.read_at is not None and not before.under_way)
+            and (before.pages < MOST_PAGES or not full)
+        ):
             # `read_at` stays that of its first page, so that no page waits longer.
             before.last, before.seconds = to, before.seconds + seconds
             before.pages += 1
@@ -165,6 +157,10 @@ class SkippedRanges:
             self._ranges.insert(self._next, _Range(at, to, seconds, 1, now))
             self._next += 1
         return full
+
+
+def _read_at(one: _Range) -> float:
+    return one.read_at or 0.0
 
 
 # --- The cursor, which visits each object once per round, then each row without an object.
@@ -200,7 +196,7 @@ class _Way:
         busy: bool,
         **share: Any,
     ) -> list[Candidate]:
-        """Read the next rows; if the way has ended, `after` is None afterwards. share: as of
+        """Read the next rows; `after` is None at the end of the way. share: as of
         `candidates.without_object`."""
         self.found_none = False
         if those is None or not those.but or not self._passes_over:
@@ -227,11 +223,9 @@ class _Way:
 
 class ObjectCursor:
     """A cursor over the objects, which keeps its place between looks. clean: no row of this round
-    could run. rows: those that the last step has read.
-
-    _many: more rows without an object follow. _left_out: this round has read only our share of
-    some. _whole: the one before did, so this one reads those of all shares.
-    """
+    could run. rows: those that the last step has read. _many: more rows without an object follow.
+    _left_out: this round has read only our share of some. _whole: the one before did, so this one
+    reads those of all shares."""
 
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
@@ -270,9 +264,8 @@ class ObjectCursor:
         those: Those | None = None,
         rows: bool = True,
     ) -> bool:
-        """Offer the next heads; True if that ended a round. idle: the last look found nothing.
-        busy: no thread waits for work. those: which topics to look for. rows: False = objects
-        alone."""
+        """Offer the next heads; True if that ended a round. idle, busy: see `Search`. those: which
+        topics to look for. rows: False = objects alone."""
         objects = IDLE_OBJECTS if idle else max(want * chooser.slots, IDLE_OBJECTS)
         objects = min(WINDOW, max(objects, self._stride))
         if self._objects.after is None and not self._at_rows:
@@ -309,8 +302,8 @@ class ObjectCursor:
         those: Those | None,
         busy: bool,
     ) -> list[Candidate]:
-        """Rows without an object: mostly those of our share alone, while there are many; else each
-        instance would read those of all. Such a round is none of all messages; the next one is."""
+        """Rows without an object: mostly those of our share alone, while there are many, so that
+        not each instance reads all. Such a round is none of all messages; the next one is."""
         share: dict[str, Any] = {}
         alone = self._many and not self._whole and not chooser.oldest_of_others
         if alone and those is None and chooser.slots > 1:
@@ -426,8 +419,8 @@ class SliceSearch(Search):
     def _gather(
         self, conn: Connection, where: Slice, each: int, skip: Skip
     ) -> tuple[list[tuple[Candidate, Any]], bool]:
-        """Continue each lap. Returns the rows, each with its slice's value, and whether a longer
-        step would find more."""
+        """Continue each lap. Returns rows, each with its slice's value, and whether a longer step
+        would find more."""
         laps = [track.heads for track in self._tracks.values()]
         found = self._read(conn, where, each, laps, skip)
         now = time.monotonic()
@@ -451,13 +444,11 @@ class SliceSearch(Search):
         *,
         without_object: bool = False,
     ) -> list[tuple[Candidate, Any]]:
-        """Continue each lap by about `each` heads; returns the rows, each with its slice's
-        value."""
+        """Continue each lap by about `each` heads; returns rows, each with its slice's value."""
         places = [Place(v, lap.after) for v, lap in zip(where.values, laps, strict=True)]
         if without_object:
-            pages = shards.without_object(
-                conn, self.tables, where.role, places, max(each, LEAST_ROWS)
-            )
+            rows = max(each, LEAST_ROWS)
+            pages = shards.without_object(conn, self.tables, where.role, places, rows)
         else:
             pages = self._read_heads(conn, where, places, each)
         found: list[tuple[Candidate, Any]] = []
@@ -476,7 +467,7 @@ class SliceSearch(Search):
         self, conn: Connection, where: Slice, places: Sequence[Place], each: int
     ) -> list[Page]:
         """Read heads: by skips from object to object where objects have many messages, else by
-        pages. Only a page shows how many messages an object has, so one is read now and then."""
+        pages, which alone show how many: so one is read now and then."""
         self._turn += 1
         if shards.may_skip(self.tables) and self._depth >= DEEP and self._turn % ASK_DEPTH:
             return shards.heads(conn, self.tables, where.role, places, each, deep=True)
@@ -502,11 +493,8 @@ BEHIND = 1000
 
 
 class AgeSearch(SliceSearch):
-    """Reads the oldest messages of each part at every look. Where none of them, or too few, can
-    start, it also reads one long page behind them, and remembers in each part how far it has read.
-
-    A page has the heads only: messages behind a head of their object are read and left out.
-    """
+    """Reads the oldest heads of each part at every look. Where none of them, or too few, can start,
+    it also reads one long page behind them, and remembers in each part how far it has read."""
 
     def _gather(
         self, conn: Connection, where: Slice, each: int, skip: Skip

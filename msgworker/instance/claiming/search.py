@@ -54,15 +54,14 @@ SHORT_SECONDS = 0.1
 
 
 class Beginning:
-    """Where a look by age begins, so that rows that have ended cost little.
+    """Where a look by age begins, so that rows that have ended cost little: their entries stay at
+    the start of the index until the database has cleaned up.
 
-    Their entries stay at the start of the index until the database has cleaned up, which it cannot
-    while a snapshot is held. So a look begins at the very start only READ_AGAIN times as long after
-    the last such look as that took, or LONGEST_FROM_LOW_SECONDS after it: without such entries,
-    nearly always. The others begin at `low`: the oldest unfinished row, or, if that is lower, what
-    was the newest row a second before the last look from the start. A message that is committed
-    with a lower id waits for the next one: LONGEST_FROM_LOW_SECONDS at most, but see
-    `_Among.read_again_at` where a look takes several steps past messages of other topics.
+    So a look begins at the very start only READ_AGAIN times as long after the last such look as
+    that took, or LONGEST_FROM_LOW_SECONDS after it: without such entries, nearly always. The others
+    begin at `low`: the oldest unfinished row, or, if that is lower, what was the newest row a
+    second before the last look from the start. A message that is committed with a lower id waits
+    for the next one, see also `Steps.read_again_at`.
     """
 
     def __init__(self) -> None:
@@ -87,8 +86,7 @@ class Beginning:
         self, now: float, seconds: float, first: int | None, newest: Callable[[], int]
     ) -> None:
         """After a look from the very start that took `seconds`. first: the lowest id that it found,
-        `MIN_ID` if it did not reach one, None = there was none. newest: reads the highest id of the
-        table."""
+        `MIN_ID` if it did not reach one, None = there was none. newest: reads the highest id."""
         rest = min(READ_AGAIN * seconds, LONGEST_FROM_LOW_SECONDS)
         self._due_at = now + rest
         if rest < SHORT_SECONDS:
@@ -101,8 +99,7 @@ class Beginning:
 
 @dataclass(slots=True)
 class Steps:
-    """Where to read the rows of some topics alone, in steps past those of others. Nothing here
-    reads a clock or a table.
+    """Where to read the rows of some topics alone, in steps past those of others.
 
     at: where the next look begins. end: behind it are rows that no look has read; ends: where that
     was at the last two `forget`. span: how many rows of all topics a step reads. read_again_at:
@@ -148,8 +145,8 @@ class Steps:
         self.beginning.lower(msg_id)
 
     def forget(self, now: float) -> None:
-        """Once a second. Rows with ids that are committed late are before the end: read again from
-        where the end was a second ago or more."""
+        """Once a second: read again from where the end was a second ago, for rows with ids that are
+        committed late."""
         self.ends = (self.ends[1], self.end)
         end = self.ends[0]
         if now >= self.read_again_at:
@@ -159,8 +156,7 @@ class Steps:
 
 
 def widened(width: int, *, few: bool) -> int:
-    """How many times more rows than wanted heads the next window reads, after one that found too
-    few heads, or enough."""
+    """How many times more rows than wanted heads the next window reads. few: it was too few."""
     return min(8, width * 2) if few else max(1, width - 1)
 
 
@@ -269,7 +265,7 @@ class TableSearch(Search):
         self, conn: Connection, chooser: HeadChooser, now: float, want: int
     ) -> tuple[bool, Ranked | None]:
         """Offer due rows. Returns whether no more are due, and the rows with the highest priority
-        if it was time to read them; one statement reads both."""
+        if it was time to read them, too."""
         first, most = None, self._urgent.rows(want)
         if now < self._due_at:
             if self._urgent.is_time(now):
@@ -294,7 +290,7 @@ class TableSearch(Search):
     def _look_urgent(
         self, conn: Connection, chooser: HeadChooser, first: Ranked, now: float, want: int
     ) -> int:
-        """Offer the heads that have a priority; if they are too few, read behind `first`, too.
+        """Offer the heads that have a priority, also those behind `first` if they are too few.
         Returns how many heads there are then, 0 = none has a priority."""
         found = chooser.offer_ranked(first)
         self._urgent.found(found > 0, now)
@@ -343,8 +339,7 @@ class TableSearch(Search):
 
     def _look_own(self, conn: Connection, chooser: HeadChooser, size: int, enough: int) -> bool:
         """Offer rows of our share, where many have no object: else each instance would read those
-        of all. False = they are too few to know that there are no more, or it is time to look at
-        all shares."""
+        of all. False = look at all shares: these are too few, or it is time to."""
         own = self._own
         if own is None or own[:2] != (chooser.slot, chooser.slots) or self._turn % 8 == 0:
             return False
@@ -375,11 +370,9 @@ class TableSearch(Search):
         self, conn: Connection, chooser: HeadChooser, size: int, enough: int, those: Those
     ) -> bool:
         """`_look_window` for some topics: in steps past rows of the others, from where the last
-        look stopped. Where no index gives rows by age, only rows without an object.
-
-        Until it is past them, each look first reads the rows behind `_among.end`: a new message
-        waits for one step, however many rows are before it.
-        """
+        look stopped; until it is past them, each look first reads the rows behind `_among.end`, so
+        that a new message waits for one step. Where no index gives rows by age, only rows without
+        an object."""
         ahead = 0
         among, by_age = self._among, self.tables.database.oldest_index
         if by_age and among.at < self._end_is_known(conn):
@@ -432,9 +425,8 @@ class TableSearch(Search):
     def _look_behind_end(
         self, conn: Connection, chooser: HeadChooser, size: int, those: Those
     ) -> int:
-        """Offer the heads behind `_among.end`, in steps; the next call continues where this one
-        stops. Returns how many there were. Followers are left out: they would hide the heads of
-        their objects, which this look reads after them."""
+        """Offer the heads behind `_among.end`, in steps; the next call continues there. Returns how
+        many there were. Followers would hide the heads of their objects, which are read after."""
         by_age, begun = self.tables.database.oldest_index, time.monotonic()
         at, found = self._end_is_known(conn), list[Candidate]()
         for _ in range(MOST_STEPS):
@@ -460,8 +452,8 @@ class TableSearch(Search):
         return len(found)
 
     def _keep(self, chooser: HeadChooser, rows: Sequence[Candidate]) -> None:
-        """Where no index gives rows by age: keep the ids of these rows, and read them again until
-        they are gone, since the cursor would come back to them only after all others."""
+        """Where no index gives rows by age: read these again until they are gone, since the cursor
+        would come back to them only after all others."""
         if not self.tables.database.oldest_index and len(self._among.found) < PAGE:
             self._among.found |= {row.msg_id: None for row in rows[:PAGE] if chooser.can_run(row)}
 
@@ -492,8 +484,7 @@ class TableSearch(Search):
         return found
 
     def _look_objects(self, conn: Connection, chooser: HeadChooser, enough: int) -> bool:
-        """Step the cursor; True if that ended a round. Where no index gives rows by age, rows
-        without an object are read by age here."""
+        """Step the cursor; True if that ended a round."""
         those, by_age = self._those, self.tables.database.oldest_index
         if those is None:
             left = enough - len(chooser.own)
@@ -529,9 +520,7 @@ class TableSearch(Search):
         by_age, before = self.tables.database.oldest_index, len(chooser.own)
         for _ in range(MOST_STEPS):
             over = self._cursor.step(
-                conn,
-                chooser,
-                enough - before,
+                *(conn, chooser, enough - before),
                 idle=self.idle,
                 busy=self.busy,
                 those=those,
