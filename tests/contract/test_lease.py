@@ -391,7 +391,7 @@ def test_nothing_is_forgotten_while_the_database_is_away(one, app, monkeypatch, 
 
     with monkeypatch.context() as patch:
         patch.setattr(one.heartbeat.link, "connect", away)
-        one.heartbeat.close()
+        one.heartbeat.link.close()
         for _ in range(3):
             with pytest.raises(DatabaseUnavailable):
                 beat(one)
@@ -400,7 +400,7 @@ def test_nothing_is_forgotten_while_the_database_is_away(one, app, monkeypatch, 
     one.shared.identity.lost(old)
     with monkeypatch.context() as patch:
         patch.setattr(one.heartbeat.link, "connect", away)
-        one.heartbeat.close()
+        one.heartbeat.link.close()
         for _ in range(3):
             with pytest.raises(DatabaseUnavailable):
                 beat(one)

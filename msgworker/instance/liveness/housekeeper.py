@@ -26,7 +26,6 @@ from msgworker.instance.running.pool import LaneQueue
 from msgworker.instance.settling.settler import Settler
 from msgworker.instance.state import Setup, Shared
 from msgworker.store import history, jobs, recover
-from msgworker.store.jobs import Completed
 from msgworker.store.send import notify
 from msgworker.table import HISTORY
 
@@ -40,19 +39,10 @@ FORGET_EVERY = 10
 
 
 class HistoryWriter:
-    """Writes the history of one instance; used by the housekeeper. Nothing is counted without the
-    table, or with history_seconds=0.
+    """Writes the history of one instance; used by the housekeeper. minutes: None if nothing is
+    counted: without the table, or with history_seconds=0."""
 
-    minutes: None if nothing is counted.
-    """
-
-    def __init__(
-        self,
-        setup: Setup,
-        shared: Shared,
-        link: Connections,
-        spans: Spans,
-    ) -> None:
+    def __init__(self, setup: Setup, shared: Shared, link: Connections, spans: Spans) -> None:
         self._setup = setup
         self._spans = spans
         self._link = link
@@ -77,8 +67,8 @@ class HistoryWriter:
             self._log.debug("the clock of the database is unknown: %s", reason_of(error))
 
     def write(self, *, last: bool = False) -> None:
-        """Write the minutes that are over. last: the present one too, at the end of the
-        instance. Raises only if the database is lost."""
+        """Write the minutes that are over; last: the present one too. Raises only if the database
+        is lost."""
         if self.minutes is None or not (minutes := self.minutes.over(last=last)):
             return
         try:
@@ -108,8 +98,7 @@ class HistoryWriter:
                 history.forget(conn, tables, self._keep)
 
     def _log_refusal(self, error: Exception) -> None:
-        """Log an error. Without the privileges nothing is counted any more; otherwise the next
-        write tries again."""
+        """Without the privileges nothing is counted any more; else the next write tries again."""
         if trouble(error) is not Trouble.REFUSED:
             self._log.debug("the history is not written now: %s", reason_of(error))
             return
@@ -133,22 +122,14 @@ AGAIN_SECONDS = 60.0
 
 
 class JobCloser:
-    """Completes jobs. Used by the housekeeper, and by the fetcher at the end of a drain, each with
-    one of its own.
-
-    next_at: when the housekeeper looks next, by the monotonic clock.
-    """
+    """Completes jobs. The housekeeper has one, and the fetcher for the end of a drain. next_at:
+    when the housekeeper looks next (monotonic)."""
 
     def __init__(
-        self,
-        setup: Setup,
-        shared: Shared,
-        link: Connections,
-        *,
-        ends: bool = False,
+        self, setup: Setup, shared: Shared, link: Connections, *, ends: bool = False
     ) -> None:
-        """ends: it is that of a drain's end, which looks whenever it is asked, and waits for who is
-        completing a job just then."""
+        """ends: that of a drain's end looks whenever it is asked, and waits for who is completing a
+        job just then."""
         self._setup = setup
         self._shared = shared
         self._link = link
@@ -165,8 +146,7 @@ class JobCloser:
         return max(0.0, self.next_at - time.monotonic())
 
     def run(self) -> int:
-        """Complete what has ended, if it is time to look; returns how many jobs. Without the rights
-        on the table of jobs nothing is done."""
+        """Complete what has ended, if it is time to look; returns how many jobs."""
         begun, did = time.monotonic(), 0
         if begun < self.next_at and not (self._ends and self.next_at < float("inf")):
             return 0
@@ -188,7 +168,7 @@ class JobCloser:
         return did
 
     def _complete(self, job_id: int) -> bool:
-        setup = self._setup
+        setup, shared = self._setup, self._shared
         if self._failed.get(job_id, 0.0) > time.monotonic():
             return False
         try:
@@ -204,14 +184,11 @@ class JobCloser:
                 self._log_failure(job_id, error)
             return False
         self._failed.pop(job_id, None)
-        if over is not None:
-            self._completed(over)
-        return over is not None
-
-    def _completed(self, over: Completed) -> None:
-        self._setup.events.emit(
+        if over is None:
+            return False
+        setup.events.emit(
             JobCompleted(
-                *(self._shared.identity.id, over.job_id, over.name),
+                *(shared.identity.id, over.job_id, over.name),
                 done=over.done,
                 dead=over.dead,
                 topic=over.topic,
@@ -219,7 +196,8 @@ class JobCloser:
             )
         )
         if over.topic is not None:
-            self._shared.look_now.set()
+            shared.look_now.set()
+        return True
 
     def _log_failure(self, job_id: int, error: BaseException) -> None:
         self._failed[job_id] = time.monotonic() + AGAIN_SECONDS
@@ -253,8 +231,8 @@ CLAIM_PATIENCE_SECONDS = 1.0  # how long a round waits for a claim in flight
 
 
 class Housekeeper(Role):
-    """The housekeeping of one instance: a thread with its own connection. After its end the thread
-    that stops the instance calls `leave` or `record_stop`."""
+    """The housekeeping of one instance. After its end the thread that stops the instance calls
+    `leave` or `record_stop`."""
 
     link: Connections
 
@@ -325,7 +303,7 @@ class Housekeeper(Role):
             self._take_new_id,
             self.requests.read,
             self._release_unknown,
-            self._recover,
+            lambda: self.recovery.run(self._begun),
             self.history_writer.write,
             self.jobs.run,
         )
@@ -349,9 +327,6 @@ class Housekeeper(Role):
         with self._flagged.no_claim_in_flight(CLAIM_PATIENCE_SECONDS) as free:
             if free:
                 self._flagged.release_unknown(self.link)
-
-    def _recover(self) -> int:
-        return self.recovery.run(self._begun)
 
     def pause_seconds(self, did: int) -> float:
         """Counted from the beginning of the whole round."""
@@ -377,10 +352,8 @@ class Housekeeper(Role):
 
     def leave(self) -> bool:
         """Drop the lease at an orderly stop, after the last handler and the heartbeat have ended.
-
-        False if a row is still flagged by us: then the lease is left to expire, for recovery.
-        The connection may have been lost since the last round, so a loss is retried.
-        """
+        False if a row is still flagged by us: then it is left to expire, for recovery. The
+        connection may have been lost since the last round, so a loss is retried."""
         try:
             for attempt in range(1, LEAVE_TRIES + 1):
                 try:
@@ -398,8 +371,7 @@ class Housekeeper(Role):
             self.close()
 
     def record_stop(self) -> None:
-        """Record in the lease, which is left to expire, that only handlers still run. Call it
-        after the last renewal."""
+        """Record in the lease, after its last renewal, that only handlers still run."""
         try:
             if self._shared.away.seconds:  # an outage: it cannot be written
                 return
@@ -438,7 +410,7 @@ class Housekeeper(Role):
     def close(self) -> None:
         """Return the connections, also that of the heartbeat; the lease is not changed."""
         self.link.close()
-        self._heartbeat.close()
+        self._heartbeat.link.close()
 
     def _leave(self) -> bool:
         self.emit()

@@ -69,12 +69,11 @@ class Misstep(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Tenure:
-    """An id and what is known of its lease; never changed, only replaced as a whole.
+    """An id and what is known of its lease; only replaced as a whole.
 
-    trusted_until: by `clock`, until when the lease is trusted. renewed_at: when, on the monotonic
-    clock, its last renewal began. late: it began after trust had ended: what delayed it may delay
-    other instances, too. carried: our lost ids under which in-flight messages were claimed, only on
-    a table without `claimed_by`.
+    trusted_until: by `clock`. renewed_at: when its last renewal began (monotonic). late: that was
+    after trust had ended: what delayed it may delay other instances, too. carried: our lost ids
+    under which in-flight messages were claimed, only on a table without `claimed_by`.
     stuck: messages whose outcome could not be written, which stay flagged by this id until its
     lease expires. doubtful: messages of an abandoned settle, which may still arrive at the
     database: they are not claimed under this id. Settling threads add to both. left: our former ids
@@ -94,11 +93,8 @@ class Tenure:
 
 
 class Identity:
-    """The id of an instance. Any thread reads it; the heartbeat and the housekeeper change it.
-
-    `tenure` is replaced in one assignment: read it once if two values must agree. A doubt and a
-    `retire` are of one id, and end with it.
-    """
+    """The id of an instance; the heartbeat and the housekeeper change it. `tenure` is replaced in
+    one assignment: read it once if two values must agree. A doubt and a `retire` are of one id."""
 
     __slots__ = ("_doubt", "_retiring", "_step", "tenure")
 
@@ -168,8 +164,8 @@ class Identity:
     # ------------------------------------------------------------ asked for by any thread
 
     def doubt(self, *, least_age: float) -> bool:
-        """A message was taken from us; True if that causes doubt. Not if the last renewal is
-        younger than `least_age` seconds, so that renewals are not repeated all the time."""
+        """A message was taken from us; True if that causes doubt: not if the last renewal is
+        younger than `least_age` seconds."""
         now, tenure = time.monotonic(), self.tenure
         if tenure.lost or not tenure.registered or now - tenure.renewed_at <= least_age:
             return False
@@ -208,8 +204,7 @@ class Identity:
     def renewed(
         self, whose: str, trusted_until: float, begun: float, *, late: bool = False
     ) -> None:
-        """TRUSTED, DOUBTED or RETIRING: the lease of this id was renewed. begun: when that began
-        (monotonic). late: after trust had ended."""
+        """TRUSTED, DOUBTED or RETIRING: the lease of this id was renewed; see `Tenure`."""
         with self._step:
             tenure = self.tenure
             if whose != tenure.id:
@@ -219,15 +214,13 @@ class Identity:
             self.tenure = replace(tenure, trusted_until=trusted_until, renewed_at=begun, late=late)
 
     def expired(self, whose: str) -> None:
-        """Any phase: the lease of this id has expired, perhaps without being taken over: nothing
-        starts until a renewal."""
+        """Any phase: the lease of this id has expired: nothing starts until a renewal."""
         with self._step:
             if whose == self.tenure.id:
                 self.tenure = replace(self.tenure, trusted_until=0.0)
 
     def lost(self, whose: str) -> bool:
-        """Any phase: the lease of this id was taken over, or may be; False if we have another id by
-        now."""
+        """Any phase: the lease of this id was, or may be, taken over; False if we have another."""
         with self._step:
             if whose != self.tenure.id:
                 return False
@@ -245,11 +238,7 @@ class Identity:
         has_stuck: bool = False,
     ) -> bool:
         """LOST or RETIRING: take another id, whose registration began at `begun` (monotonic). False
-        if the id is not `old` any more.
-
-        carried: ids under which in-flight messages were claimed that we keep. has_stuck: the old
-        one has messages whose outcome could not be written.
-        """
+        if the id is not `old` any more. carried: see `Tenure`. has_stuck: the old one has such."""
         with self._step:
             if old != self.tenure.id:
                 return False

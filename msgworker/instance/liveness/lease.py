@@ -36,8 +36,8 @@ AGAIN_SECONDS = 20.0
 
 
 class OwnLease:
-    """The statements about our lease. The heartbeat and the housekeeper call them, each on its own
-    connection. None of them reads or writes a message.
+    """The statements about our lease, none of which reads or writes a message. The heartbeat and
+    the housekeeper call them, each on its own connection.
 
     refused: returns the errors of messages that the database does not let us flag, for operators.
     """
@@ -77,12 +77,8 @@ class OwnLease:
                         self._take(conn, name)
                         return now + TRUST * ttl
             except DBAPIError as error:  # on Galera: another one has registered on another node
-                late = time.monotonic() > rolled_back_until
-                if (
-                    trouble(error) is not Trouble.AGAIN
-                    or late
-                    or self._shared.stop.requested.wait(look * random.random())
-                ):
+                over = time.monotonic() > rolled_back_until or trouble(error) is not Trouble.AGAIN
+                if over or shared.stop.requested.wait(look * random.random()):
                     raise
                 continue
             if time.monotonic() > deadline or shared.stop.requested.wait(look):
@@ -95,12 +91,9 @@ class OwnLease:
         )
 
     def _take(self, conn: Connection, name: str) -> None:
-        setup = self._setup
-        t = setup.tables
+        setup, t = self._setup, self._setup.tables
         lease.register(
-            conn,
-            t,
-            name,
+            *(conn, t, name),
             ttl=setup.settings.lease_seconds,
             label=setup.label,
             topics=setup.topics,
@@ -144,9 +137,7 @@ class OwnLease:
         setup, shared = self._setup, self._shared
         with link.single() as conn:  # a suspended process holds no lock on its lease
             return lease.renew(
-                conn,
-                setup.tables,
-                name,
+                *(conn, setup.tables, name),
                 ttl=setup.settings.lease_seconds,
                 in_hand=len(shared.in_flight.lanes),
                 serves=serves,
@@ -154,19 +145,12 @@ class OwnLease:
             )
 
     def _serves(self) -> str:
-        setup, shared, identity, now = (
-            self._setup,
-            self._shared,
-            self._shared.identity,
-            time.monotonic(),
-        )
-        running = [r for r in list(shared.in_flight.running.values()) if identity.is_ours(r.owner)]
+        setup, shared, now = self._setup, self._shared, time.monotonic()
+        is_ours = shared.identity.is_ours
+        running = [r for r in list(shared.in_flight.running.values()) if is_ours(r.owner)]
         handlers = [(row.msg_id, now - r.since) for r in running for row in r.rows()]
         return lease.serves_text(
-            setup.tables,
-            setup.topics,
-            handlers,
-            self._refused(),
+            *(setup.tables, setup.topics, handlers, self._refused()),
             scope=None if self._member is None else self._member.info(),
             process=self._process(),
         )
@@ -267,8 +251,8 @@ class Heartbeat(Role):
         return pause
 
     def _check_own_delay(self) -> None:
-        """Detect a pause much longer than planned: this thread could not run. Name the handlers of
-        that time, since one of them may be why."""
+        """Detect a pause much longer than planned, and name the handlers of that time: one of them
+        may be why."""
         due, late = self._due, self._begun - self._due
         self._due = float("inf")  # an outage has pauses of its own
         if late <= self._setup.settings.heartbeat_seconds:
@@ -285,10 +269,6 @@ class Heartbeat(Role):
             f"ran then, by message: {told or 'none'}"
         )
         self._shared.housekeep_now.set()
-
-    def close(self) -> None:
-        """Return the connection; the lease is not changed."""
-        self.link.close()
 
     def _renew(self) -> None:
         identity, tenure = self._shared.identity, self._shared.identity.tenure
@@ -316,15 +296,11 @@ class Heartbeat(Role):
         """
         setup, shared = self._setup, self._shared
         old, new, begun = shared.identity.id, self.lease.new_id(), time.monotonic()
-        patience = setup.settings.lease_seconds
-        trusted_until = self.lease.register(self.link, new, patience)
-        held = 0
-        if setup.tables.has("claimed_by"):
-            adopted = shared.continue_as(old, new, trusted_until, begun)
-        else:
-            adopted = shared.continue_as(old, new, trusted_until, begun, with_all=True)
-            held = len(shared.in_flight.lanes)
+        trusted_until = self.lease.register(self.link, new, setup.settings.lease_seconds)
+        unowned = not setup.tables.has("claimed_by")
+        adopted = shared.continue_as(old, new, trusted_until, begun, with_all=unowned)
+        held = len(shared.in_flight.lanes) if unowned else 0
         self.to_emit.append(LeaseLost(old, shared.identity.id, held))
-        self._shared.housekeep_now.set()
+        shared.housekeep_now.set()
         if not adopted:  # the housekeeper has taken a new id meanwhile, as it was to
             self.lease.drop(self.link, new)

@@ -11,6 +11,7 @@ import logging
 import os
 import random
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -63,7 +64,7 @@ def runs_here(dead: lease.Lease) -> bool:
     except ProcessLookupError:
         return False
     except OSError:  # another user's
-        return True
+        pass
     return True
 
 
@@ -71,10 +72,9 @@ class Recovery:
     """The recovery of dead instances by this one; runs in the housekeeper's thread.
 
     rest: waits so many seconds; returns true, perhaps earlier, if the instance stops.
-    on_recovered: called in the transaction of each batch, with its ids.
-    more: whether the last round ran out of time; the next one is due at once.
-    under_way: messages are being given back. begun: how many instances it has begun to recover.
-    The housekeeper writes these two, the fetcher reads them.
+    on_recovered: called in the transaction of each batch, with its ids. more: whether the last
+    round ran out of time; the next one is due at once. under_way: messages are being given back.
+    begun: how many instances it has begun to recover. The fetcher reads these two.
     """
 
     def __init__(
@@ -103,8 +103,8 @@ class Recovery:
         self.begun = 0
 
     def run(self, begun: float) -> int:
-        """Recover, in a round that began at `begun` (monotonic seconds); returns how many messages
-        were given back."""
+        """Recover, in a round that began at `begun` (monotonic); returns how many messages were
+        given back."""
         setup, shared, beat = self._setup, self._shared, self._setup.settings.heartbeat_seconds
         self.more = self._moved = False
         with self._link.transaction() as conn:
@@ -146,19 +146,15 @@ class Recovery:
         return time.monotonic() > self._until or self._shared.identity.in_doubt
 
     def _count_peers(self, leases: list[lease.Lease]) -> None:
-        setup, shared = self._setup, self._shared
-        ours = (None, setup.tables.label)
-        live = sorted(
-            one.name
-            for one in leases
-            if one.live and one.taken_by is None and one.served.table in ours
-        )
-        if shared.identity.id in live:
-            shared.peers = Peers(live.index(shared.identity.id), len(live))
+        me, ours = self._shared.identity.id, (None, self._setup.tables.label)
+        live = [one for one in leases if one.live and one.taken_by is None]
+        names = sorted(one.name for one in live if one.served.table in ours)
+        if me in names:
+            self._shared.peers = Peers(names.index(me), len(names))
 
     def _restart_ttls(self, ahead: list[lease.Lease]) -> None:
         """Restart leases whose last renewal is in the future of the database's clock, which was set
-        back: otherwise dead instances would look alive."""
+        back: else dead instances would look alive."""
         changed = 0
         for one in random.sample(ahead, len(ahead)):
             with self._link.transaction() as conn:
@@ -174,11 +170,8 @@ class Recovery:
     ) -> Iterator[Callable[[], int]]:
         """The instances to recover, in random order, so that a long recovery does not starve
         others."""
-        tenure = self._shared.identity.tenure
-        me, late = (
-            tenure.id,
-            tenure.late or (tenure.registered and not self._shared.identity.trusted()),
-        )
+        identity, tenure = self._shared.identity, self._shared.identity.tenure
+        me, late = tenure.id, tenure.late or (tenure.registered and not identity.trusted())
         forbear = FORBEAR_LEASES * self._setup.settings.lease_seconds if late else 0.0
         for seen in random.sample(leases, len(leases)):
             if seen.name == me:
@@ -186,7 +179,7 @@ class Recovery:
             if not seen.live and (seen.silent is None or seen.silent >= forbear):
                 yield partial(self._take_over, seen)
             elif seen.taken_by == me:  # it had more rows than we could give back in one round
-                yield partial(self._continue_with, seen)
+                yield partial(self._recover_all, seen)
         known = {one.name for one in leases}
         for orphan in holders:
             if orphan not in known and orphan != me:
@@ -225,34 +218,26 @@ class Recovery:
             won = lease.take_over(conn, setup.tables, seen, me=me, ttl=ttl)
         if not won:
             return 0
-        recovered, finished = self._recover_all(seen)
-        # If it was taken over before, another instance has logged it.
-        if finished and not recovered and seen.taken_by is None:
-            unknown = "" if setup.tables.has("claimed_by") else ", as far as the table can tell"
-            self._log.warning("instance %s is dead; it had no message%s", seen.name, unknown)
-        return recovered
+        return self._recover_all(seen)
 
-    def _continue_with(self, dead: lease.Lease) -> int:
-        return self._recover_all(dead)[0]
-
-    def _recover_all(self, dead: lease.Lease) -> tuple[int, bool]:
+    def _recover_all(self, dead: lease.Lease) -> int:
         """Give back the rows of an instance whose lease we took over; drop the lease after the last
-        row. Returns how many, and whether that was all."""
-        setup, shared = self._setup, self._shared
-        why = NOT_RENEWED if runs_here(dead) else ""
-        recovered, finished = self._recover_rows(dead.name, why)
+        row."""
+        tables, me = self._setup.tables, self._shared.identity.id
+        recovered, finished = self._recover_rows(dead.name, NOT_RENEWED if runs_here(dead) else "")
         if finished:
             with self._link.transaction() as conn:
-                lease.drop(conn, setup.tables, dead.name, taken_by=shared.identity.id)
+                lease.drop(conn, tables, dead.name, taken_by=me)
             self._moved = True
-        return recovered, finished
+        # If it was taken over before, another instance has logged it.
+        if finished and not recovered and dead.taken_by is None:
+            unknown = "" if tables.has("claimed_by") else ", as far as the table can tell"
+            self._log.warning("instance %s is dead; it had no message%s", dead.name, unknown)
+        return recovered
 
     def _recover_orphan(self, dead_id: recover.Owner) -> int:
-        """Rows of an id without any lease: an instance that dropped it, or a row edited by hand.
-
-        The leases are read again: it may have registered, and claimed, between the two reads of
-        `run`.
-        """
+        """Rows of an id without any lease: an instance that dropped it, or a row edited by hand. It
+        may have registered, and claimed, between the two reads of `run`."""
         with self._link.transaction() as conn:
             if dead_id in {one.name for one in lease.read_all(conn, self._setup.tables)}:
                 return 0
@@ -260,11 +245,8 @@ class Recovery:
 
     def _recover_rows(self, dead_id: recover.Owner, why: str = "") -> tuple[int, bool]:
         """Give back rows in batches, in short transactions. Returns how many, and whether no row is
-        left.
-
-        Locked rows are left for the next round: a suspended instance may hold the lock for long. If
-        time runs out, the next round continues after the last row of this one.
-        """
+        left. Locked ones are left for the next round; if time runs out, it continues after the last
+        row of this one."""
         tables = self._setup.tables
         text = f"instance {shown(dead_id)} died while it held this message{why}"
         after = self._seen.pop(dead_id, MIN_ID)
@@ -291,8 +273,8 @@ class Recovery:
         return recovered, all_of_them
 
     def _all_or_each(self, ids: list[int], recover_some: RecoverSome, text: str) -> int:
-        """Give back together, else one by one, so that a row that cannot be given back does not
-        block the others. Returns how many."""
+        """Give back together, else one by one, so that no row blocks the others; returns how
+        many."""
         if not ids:
             return 0
         try:
@@ -348,8 +330,7 @@ class Recovery:
         send_all(conn, tables, [one for sends in about for one in sends])
 
     def _rest_after(self, took: float) -> bool:
-        """Pause after a batch that took so many seconds, so that others can work; True if the
-        instance stops."""
+        """Pause after a batch that took so many seconds; True if the instance stops."""
         most = REST_SHARE * self._setup.settings.heartbeat_seconds
         return self._rest(min(REST_FACTOR * took, most))
 
@@ -377,9 +358,7 @@ def change_rule(setup: Setup, wanted: Rule, log: logging.Logger, *, may_bury: bo
     explicit request, since a start with another configuration may be a mistake. Waits up to a lease
     while another process changes it.
     """
-    shared = Shared(setup)  # as of an instance, but it is never registered
-    with shared.connector.once() as link:
-        verdict = _change(setup, shared, link, wanted, may_bury)
+    verdict = _change(setup, wanted, may_bury)
     table, old = setup.tables.spec.name, Rule.of(setup.tables.spec)
     if verdict.state is rule.Answer.CHANGED:
         text = "the rule of table %s is %s now, it was %s%s"
@@ -393,41 +372,30 @@ def change_rule(setup: Setup, wanted: Rule, log: logging.Logger, *, may_bury: bo
     return verdict
 
 
-def _change(
-    setup: Setup, shared: Shared, link: Connections, wanted: Rule, may_bury: bool
-) -> Verdict:
-    deadline = time.monotonic() + setup.settings.lease_seconds
-    rounds = 0
-    while True:
-        verdict = _once(setup, link, wanted, may_bury)
-        if verdict.state is rule.Answer.HELD and rounds < ROUNDS:
-            rounds += 1
-            _recover_dead(setup, shared, link)
-        elif verdict.state is rule.Answer.LOCKED and time.monotonic() < deadline:
-            time.sleep(rule.look_seconds(setup.tables))
-        else:
-            return verdict
-
-
-def _once(setup: Setup, link: Connections, wanted: Rule, may_bury: bool) -> Verdict:
-    """A rollback by the database, such as a deadlock, counts as LOCKED."""
-    try:
-        with link.transaction() as conn:
-            return rule.change(conn, setup.tables, wanted, may_bury=may_bury)
-    except Exception as error:
-        if trouble(error) is not Trouble.AGAIN:
-            raise
-        return Verdict(rule.Answer.LOCKED)
+def _change(setup: Setup, wanted: Rule, may_bury: bool) -> Verdict:
+    shared = Shared(setup)  # as of an instance, but it is never registered
+    deadline, rounds = time.monotonic() + setup.settings.lease_seconds, 0
+    with shared.connector.once() as link:
+        while True:
+            try:
+                with link.transaction() as conn:
+                    verdict = rule.change(conn, setup.tables, wanted, may_bury=may_bury)
+            except Exception as error:
+                if trouble(error) is not Trouble.AGAIN:
+                    raise
+                verdict = Verdict(rule.Answer.LOCKED)  # the database rolled it back
+            if verdict.state is rule.Answer.HELD and rounds < ROUNDS:
+                rounds += 1
+                _recover_dead(setup, shared, link)
+            elif verdict.state is rule.Answer.LOCKED and time.monotonic() < deadline:
+                time.sleep(rule.look_seconds(setup.tables))
+            else:
+                return verdict
 
 
 def _recover_dead(setup: Setup, shared: Shared, link: Connections) -> None:
     """Recover messages of dead instances, as the housekeeping does."""
-
-    def rest(seconds: float) -> bool:
-        time.sleep(seconds)
-        return False
-
-    recovery = Recovery(setup, shared, link, rest=rest)
+    recovery = Recovery(setup, shared, link, rest=threading.Event().wait)
     recovery.run(time.monotonic())
     while recovery.more:
         recovery.run(time.monotonic())

@@ -34,7 +34,7 @@ RACES = 10
 
 
 class TopicLimits:
-    """Declares and reads limits. Used by `OperatorRequests`, on the housekeeper's connection."""
+    """Declares and reads limits, for `OperatorRequests`."""
 
     def __init__(self, setup: Setup, shared: Shared, link: Connections) -> None:
         self._setup = setup
@@ -73,8 +73,7 @@ class TopicLimits:
             )
 
     def read(self, *, there: bool) -> None:
-        """Take the recorded limits. there: there are some. The first call also declares those of
-        our handlers."""
+        """Take the recorded limits, if there are some; the first call declares ours, too."""
         setup, shared, wanted = self._setup, self._shared, self.wanted
         recorded: dict[str, Recorded] = {}
         if there and setup.tables.has("topic"):
@@ -144,10 +143,8 @@ CANNOT_END_OF = "message {} cannot be cancelled: %s"
 
 
 class OperatorRequests:
-    """Reads requests and does what they ask for. Used by the housekeeper.
-
-    open: whether the last read has found requests to cancel.
-    """
+    """Reads requests and does what they ask for. Used by the housekeeper. open: whether the last
+    read has found requests to cancel."""
 
     def __init__(self, setup: Setup, shared: Shared, link: Connections) -> None:
         self._setup = setup
@@ -175,7 +172,7 @@ class OperatorRequests:
 
     def _look(self) -> Seen | None:
         """What is asked for, as far as our rights allow; None = not even the pauses can be read.
-        What cannot be read is left out from then on, if the rest can be."""
+        What cannot be read is left out from then on."""
         tables, refused = self._setup.tables, dict[str, Exception]()
         for most in (LIMITS, CANCELS, PAUSES):
             if most in self._refused and most != PAUSES:
@@ -234,8 +231,7 @@ class OperatorRequests:
             self._shared.look_now.set()
 
     def _held(self) -> frozenset[int]:
-        """Our messages in flight, and those of the runs behind them, that belong to a paused job;
-        as far as they were claimed and read before that was known here."""
+        """Our messages in flight, and those behind them, that belong to a paused job."""
         t, found = self._setup.tables, set[int]()
         ids = [row[0] for lane in list(self._shared.in_flight.lanes) for row in [*lane.rows]]
         for portion in t.portions(ids):
@@ -247,11 +243,8 @@ class OperatorRequests:
 
     def cancel(self) -> None:
         """Cancel our own messages that operators want cancelled; end the requests for messages that
-        wait or have ended.
-
-        The lanes are read before the requests. So a request for a message flagged by us is about
-        the claim of its lane; or that lane has ended since, and its `Cancel` does nothing.
-        """
+        wait or have ended. The lanes are read before the requests, so that a request is about the
+        claim of the lane, which may have ended since."""
         setup, shared = self._setup, self._shared
         in_flight, me = shared.in_flight, shared.identity.id
         rows = {row.msg_id: row for lane in list(in_flight.lanes) for row in (lane.row,)}
@@ -269,8 +262,7 @@ class OperatorRequests:
             in_flight.cancel_requested()
 
     def end_for(self, conn: Connection, ids: list[int]) -> None:
-        """End the requests for messages of a dead instance, in the transaction that recovers them:
-        they are not tried again."""
+        """End the requests for messages of a dead instance, in the transaction that recovers it."""
         if not self.open or "ends" in self._refused:
             return
         tables, asked = self._setup.tables, list[Asked]()
@@ -295,8 +287,7 @@ class OperatorRequests:
 
     @contextmanager
     def _refusals(self, one: Asked | None = None) -> Iterator[None]:
-        """Log once what the database refuses, and continue: recovery follows, or is in the same
-        transaction."""
+        """Log once what the database refuses, and continue."""
         try:
             yield
         except Exception as error:

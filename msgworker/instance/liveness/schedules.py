@@ -209,18 +209,14 @@ class Timer(Role):
             "schedule %s: the clock of the database was put back, it is %s and the tick of %s was "
             "sent; it goes on at its next tick, %s"
         )
-        self._log_once(
-            (row.name, row.version), text, row.name, _said(now), _said(row.last_at),
-            _said(row.next_at),
-        )  # fmt: skip
+        instants = map(_said, (now, row.last_at, row.next_at))
+        self._log_once((row.name, row.version), text, row.name, *instants)
 
     # ------------------------------------------------------------ declaring
 
     def _declare(self, name: str, stored: dict[str, Stored], now: datetime) -> bool:
-        """Write a declaration, if its row differs; True if the rows are to be read again.
-
-        A tick that is due by the old times is fired first, with the message of the new declaration.
-        """
+        """Write a declaration, if its row differs; True if the rows are to be read again. A tick
+        that is due by the old times is fired first, with the message of the new declaration."""
         one, row = self._declared[name], stored.get(name)
         if row is None:
             self._insert(one, now)

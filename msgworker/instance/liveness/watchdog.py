@@ -32,7 +32,6 @@ from msgworker.errors import HandlerStuck
 from msgworker.instance.connections import Connections
 from msgworker.instance.observers import facts
 from msgworker.instance.role import Aside, Role
-from msgworker.instance.running.in_flight import Execution
 from msgworker.instance.state import Setup, Shared
 from msgworker.logs import Said
 
@@ -98,14 +97,25 @@ class Watchdog(Role):
 
     def overtime(self) -> None:
         """Log handlers that exceed their timeout, once each, and cancel them."""
-        now = time.monotonic()
-        for running in list(self._shared.in_flight.running.values()):
-            if running.until is not None and now > running.until and not running.reported:
-                running.reported = running.cancelled = True
-                self._report(running, now - running.since)
-                if running.fatal:
-                    running.stuck = True
-                    self._shared.stop.stop_for(_stuck(running))
+        now, shared = time.monotonic(), self._shared
+        for running in list(shared.in_flight.running.values()):
+            if running.until is None or now <= running.until or running.reported:
+                continue
+            running.reported = running.cancelled = True
+            row, extra = running.row, facts(running.row) | {"event": Said.HANDLER_LATE}
+            text = (
+                "message %s: its handler has run for %.1f s, longer than its timeout; its flag "
+                "stays until the handler returns"
+            )
+            shared.log.warning(text, row.msg_id, now - running.since, extra=extra)
+            if running.fatal:
+                running.stuck = True
+                text = (
+                    f"message {row.msg_id}: its handler exceeded its timeout and still runs; the "
+                    "instance has left: end this process, the message is recovered with a crash "
+                    "counted"
+                )
+                shared.stop.stop_for(HandlerStuck(text))
 
     def lease_over(self) -> None:
         """Cancel all handlers after the end of our lease by our own clock."""
@@ -113,15 +123,6 @@ class Watchdog(Role):
         rest = setup.settings.heartbeat_seconds  # trust ends this long before the lease does
         if clock() > shared.identity.tenure.trusted_until + rest:
             shared.in_flight.cancel()
-
-    def _report(self, running: Execution, seconds: float) -> None:
-        self._shared.log.warning(
-            "message %s: its handler has run for %.1f s, longer than its timeout; its flag "
-            "stays until the handler returns",
-            running.row.msg_id,
-            seconds,
-            extra=facts(running.row) | {"event": Said.HANDLER_LATE},
-        )
 
     # ------------------------------------------------------------ connections
 
@@ -140,13 +141,9 @@ class Watchdog(Role):
         if self._reported.get(link) != since:
             self._reported[link] = since
             self._dead_at = time.monotonic()
-            self.log.warning(
-                "%s: no progress for %.0f s, its connection is cut; it is at %s",
-                name,
-                time.monotonic() - since,
-                place_of(ident),
-                extra={"event": Said.INSTANCE_STUCK},
-            )
+            text = "%s: no progress for %.0f s, its connection is cut; it is at %s"
+            what = (name, time.monotonic() - since, place_of(ident))
+            self.log.warning(text, *what, extra={"event": Said.INSTANCE_STUCK})
             link.cut()
         return True
 
@@ -188,8 +185,8 @@ class Watchdog(Role):
 
 
 def frames_now() -> dict[int, FrameType]:
-    """The innermost frame of each thread, by its ident. Garbage collection is off meanwhile: before
-    Python 3.11.9 it could deadlock the process here."""
+    """The innermost frame of each thread, by its ident. Garbage collection is off: before Python
+    3.11.9 it could deadlock here."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -221,11 +218,3 @@ def place_of(ident: int | None) -> str:
             places.append(f"{file}:{frame.f_lineno} {code.co_name}")
         frame = frame.f_back
     return " < ".join(places) or "no place: its thread has ended"
-
-
-def _stuck(running: Execution) -> HandlerStuck:
-    """The error for a handler that only the end of the process can end."""
-    return HandlerStuck(
-        f"message {running.row.msg_id}: its handler exceeded its timeout and still runs; "
-        "the instance has left: end this process, the message is recovered with a crash counted"
-    )

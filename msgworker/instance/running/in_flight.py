@@ -26,13 +26,11 @@ class Lane:
 
     Written by its present owner: the fetcher, then the handler thread, then the thread that
     settles it. head: the first message. row: the flagged one. width: how many messages its present
-    try takes, the flagged one and those behind it; 1 except in a batch. owner: the id that claimed
-    it. slice_value: the value of the slice in which its head was found.
-    continues: whether it does, once a transactional handler has settled its message; None before.
-    alone: no message of it runs in a batch any more. verdict: the result of the next message, which
-    failed in a batch before it was flagged.
-    started_at: when the handler of its message started (monotonic), 0 = it did not. ran_seconds:
-    how long it ran, in a batch its share.
+    try takes; 1 except in a batch. owner: the id that claimed it. slice_value: that in which its
+    head was found. continues: whether it does, once a transactional handler has settled its
+    message; None before. alone: no message of it runs in a batch any more. verdict: the result of
+    the next message, which failed in a batch before it was flagged. started_at: when the handler of
+    its message did (monotonic), 0 = it did not. ran_seconds: of the handler, in a batch its share.
     """
 
     __slots__ = (
@@ -74,12 +72,12 @@ class Lane:
         return topic_of(rows[place][TOPIC]) if place < len(rows) else None
 
     def taken(self) -> list[Row]:
-        """The messages of the present try: the flagged one, and those behind it in a batch."""
+        """The messages of the present try."""
         return [Row(*bare) for bare in self.rows[self.place : self.place + self.width]]
 
     def keep(self, row: Row, number: int = 0) -> None:
-        """Keep this message of the present try with its payload, for what is sent with its outcome.
-        `self.row` stays: requests to cancel name that very object."""
+        """Keep this message with its payload, for what is sent with its outcome. `self.row` stays:
+        requests to cancel name that very object."""
         self.rows[self.place + number] = tuple(row)
 
     def advance(self) -> None:
@@ -95,12 +93,11 @@ class Lane:
 class Execution:
     """A running handler: its flagged message, its start and its deadline (monotonic).
 
-    slice_value: of the slice in which it was found. beside: the flagged messages of other lanes
-    that the same call handles, each with its own. called: the message of a group that runs now.
-    fatal: if it exceeds its timeout, the instance stops. stuck: it did. shared: it handles several
-    messages. cancel_reason: of an operator, if it handles one. end_task: cancels the task of an
-    async one, once. stopped: the task was cancelled at the end of the grace time. tried: what is
-    kept for its span (spans.py).
+    slice_value: as of its lane. beside: the flagged messages of other lanes that the same call
+    handles, each with its own. called: the message of a group that runs now. fatal: if it exceeds
+    its timeout, the instance stops. stuck: it did. shared: it handles several messages.
+    cancel_reason: of an operator, if it handles one. end_task: cancels the task of an async one,
+    once. stopped: the task was cancelled at the end of the grace time. tried: see spans.py.
     """
 
     stuck = cancelled = reported = shared = stopped = False
@@ -126,15 +123,9 @@ class Execution:
         self.fatal = fatal
         self.slice_value = slice_value
 
-    def cancel_for(self, reason: str) -> None:
-        self.cancel_reason, self.cancelled = reason, True
-        end_task = self.end_task  # read once: the thread of the loop clears it
-        if end_task is not None:
-            end_task()
-
     def end_at_stop(self) -> bool:
         """At the end of the grace time: cancel the task of an async handler. Whether it has one."""
-        end_task = self.end_task
+        end_task = self.end_task  # read once: the thread of the loop clears it
         if end_task is not None:
             self.stopped = True
             end_task()
@@ -192,12 +183,9 @@ class InFlight:
         self.look_again: deque[int] = deque()
 
     def held(self) -> ObjectsAndIds:
-        """The objects and ids of all lanes.
-
-        A message whose settle is under way may look free: its outcome is committed, but the
-        settling thread has no answer yet. If the fetcher's thread claimed its object now, that
-        claim could not be distinguished from the old one.
-        """
+        """The objects and ids of all lanes. A message whose settle is under way may look free: its
+        outcome is committed, but not answered. A claim of its object now could not be distinguished
+        from the old one."""
         rows = [lane.head for lane in list(self.lanes)]
         return {row.same for row in rows if row.object_id is not None}, {row.msg_id for row in rows}
 
@@ -212,12 +200,9 @@ class InFlight:
         return {r.same for r in old if r.object_id is not None}, {r.msg_id for r in old}
 
     def flagged(self) -> set[int]:
-        """The messages of our lanes that are flagged, or that are just getting the flag.
-
-        Call it after the flagged rows were read. A settling thread may move a lane meanwhile: it
-        writes `place` and then `width`; this one reads `width` first, so that it is never that of a
-        later place.
-        """
+        """The messages of our lanes that are flagged, or that are just getting the flag; call it
+        after the flagged rows were read. A settling thread may move a lane meanwhile: it writes
+        `place` and then `width`; this one reads `width` first, so it is never of a later place."""
         known: set[int] = set()
         for lane in list(self.lanes):
             width = lane.width
@@ -229,8 +214,7 @@ class InFlight:
 
     def slice_values(self) -> set[Any]:
         """The values of slices with in-flight messages, or with a handler that runs under a lost
-        id. While we keep such a value, no instance runs another message of its objects: we claim
-        none (`running_under_lost_ids`), and others do not claim there."""
+        id. While we keep such a value, no instance runs another message of its objects."""
         values = {lane.slice_value for lane in list(self.lanes)}
         return values.union(*(running.slice_values() for running in list(self.running.values())))
 
@@ -259,15 +243,17 @@ class InFlight:
         for running in list(self.running.values()):
             request = self.cancelled(running.row)
             if request is not None and not running.shared and running.cancel_reason is None:
-                running.cancel_for(request.reason)
+                running.cancel_reason, running.cancelled = request.reason, True
+                end_task = running.end_task  # read once: the thread of the loop clears it
+                if end_task is not None:
+                    end_task()
 
     def drop(self, lanes: Iterable[Lane]) -> None:
         """Remove lanes that are finished or lost."""
         self.lanes.difference_update(lanes)
 
     def forget(self, is_ours: Callable[[str], bool]) -> None:
-        """The lease is lost: drop the lanes of the old id and cancel its running handlers. The
-        fetcher may add lanes of the new id meanwhile."""
+        """The lease is lost: drop the lanes of the old id and cancel its running handlers."""
         self.drop([lane for lane in list(self.lanes) if not is_ours(lane.owner)])
         for running in list(self.running.values()):
             if not is_ours(running.owner):
@@ -304,11 +290,8 @@ class Step(Enum):
 
 
 class Quiesce:
-    """Written by the fetcher's thread; `active` is read by settling threads.
-
-    reason: its purpose; None while OPEN. active: no lane passes its flag on. If handlers take too
-    long, each attempt lasts twice as long as the one before.
-    """
+    """Written by the fetcher's thread. reason: its purpose; None while OPEN. active: no lane passes
+    its flag on. If handlers take too long, each attempt lasts twice as long as the one before."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

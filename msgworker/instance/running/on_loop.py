@@ -55,8 +55,7 @@ def _once(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None) -> Ca
 
 class _Loop:
     """An event loop with its thread. If a task ends the loop (`sys.exit` in a child task,
-    `loop.stop()`), it is started again, so that other tasks continue; if the loop fails, handler
-    threads that wait get an error."""
+    `loop.stop()`), it goes on; if it fails, handler threads that wait get an error."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -119,8 +118,7 @@ class _CallersLoop:
         self._stop = stop
 
     def wait(self, future: Future[Any]) -> Any:
-        """Wait for what the loop is at; returns or raises what it does, LoopEnded if it will not go
-        on."""
+        """Wait for what the loop is at; returns or raises what it does, or LoopEnded."""
         while not wait([future], LOOK_SECONDS).done:
             self.refuse_closed()
         return future.result()
@@ -150,15 +148,13 @@ class AsyncCalls:
         self._loop: _Loop | None = None
 
     def run(self, coroutine: Any, timeout: float | None, running: Execution) -> Any:
-        """Run a coroutine to its end. After `timeout` seconds it is cancelled and HandlerTimeout
-        raised. It is also cancelled when an operator cancels its message, and at the end of the
-        grace time."""
+        """Run the coroutine of a handler to its end. It is cancelled after `timeout` seconds, when
+        an operator cancels its message, and at the end of the grace time."""
         found = self.wait_for(self.limited(coroutine, timeout, running), coroutine)
         return self.value_of(found, running)
 
     def wait_for(self, *coroutines: Any) -> Any:
-        """Run a coroutine to its end; the others are those that it awaits. Raises what it raises,
-        and LoopEnded."""
+        """Run a coroutine to its end; the others are those that it awaits. Raises LoopEnded."""
         loop = self._callers or self._get()
         try:
             try:
@@ -177,8 +173,7 @@ class AsyncCalls:
             raise
 
     def while_there(self, begin: Callable[[], object], ended: Future[T]) -> T:
-        """Call `begin` in the loop and wait for `ended`, which what it begins there sets. Raises
-        LoopEnded."""
+        """Call `begin` in the loop and wait until `ended` is set. Raises LoopEnded."""
         loop = self._callers or self._get()
         try:
             loop.loop.call_soon_threadsafe(begin)
@@ -193,12 +188,11 @@ class AsyncCalls:
             self._callers.refuse_closed(error)
 
     def value_of(self, found: Any, running: Execution) -> Any:
-        """What a handler has returned, from what `limited` has; raises what it has raised. Where
-        its task was cancelled by other code, it waits whether a stop is the cause."""
+        """What a handler has returned, or raised, from what `limited` has returned."""
         if isinstance(found, _Escaping):
             raise found.error
         if found is CANCELLED_BY_OTHERS:
-            # With its loop, say, which ends all that runs there: then the block ends, too.
+            # By a stop, perhaps: if its loop ends all that runs there, the block ends, too.
             running.stopped = self._stop.requested.wait(LOOK_SECONDS)
             raise asyncio.CancelledError("the task of the handler was cancelled by other code")
         return found
@@ -236,35 +230,30 @@ class AsyncCalls:
             async with asyncio.timeout(timeout) as limit:
                 value = await self._here(coroutine)
         except TimeoutError:
-            if limit.expired():
-                raise HandlerTimeout(
-                    f"timeout: the handler ran longer than {timeout:g} s"
-                ) from None
-            raise
+            if not limit.expired():
+                raise
+            raise HandlerTimeout(f"timeout: the handler ran longer than {timeout:g} s") from None
         took = loop.time() - began  # late if it blocked, or swallowed the cancel
         if took > timeout and not isinstance(value, Reject | RetryLater):
-            raise HandlerTimeout(
-                f"timeout: the handler took {took:.1f} s, its limit is {timeout:g} s"
-            )
+            text = f"timeout: the handler took {took:.1f} s, its limit is {timeout:g} s"
+            raise HandlerTimeout(text)
         return value
-
-    def _made(self) -> _Loop:
-        try:
-            return _Loop()
-        except RuntimeError as error:
-            if self._stop.requested.is_set():  # the program ends, and no thread starts any more
-                raise LoopEnded("no thread starts for the loop of async handlers") from error
-            raise
 
     def _get(self) -> _Loop:
         with self._lock:
             if self._loop is None or self._loop.broken:
-                self._loop = self._made()
+                try:
+                    self._loop = _Loop()
+                except RuntimeError as error:
+                    if self._stop.requested.is_set():  # the program ends: no thread starts any more
+                        raise LoopEnded(
+                            "no thread starts for the loop of async handlers"
+                        ) from error
+                    raise
             return self._loop
 
     def close(self, last: Callable[[], Coroutine[Any, Any, None]] | None) -> None:
-        """Stop the loop, if it is ours; coroutines that still run are dropped. last: what is to run
-        there before."""
+        """Stop the loop, if it is ours; what still runs is dropped. last: to be run before."""
         with self._lock:
             loop, self._loop = self._loop, None
         if loop is not None:

@@ -52,15 +52,12 @@ class Backoff:
     """The default back-off: `first` seconds after the first failed try (0 = at once), five times as
     long after each further one, plus up to a quarter at random, 600 s at most."""
 
-    first: float
+    first: float = BACKOFF_SECONDS
 
     def __call__(self, attempt: int) -> float:
         """The seconds after the attempt-th failed try (from 1 on)."""
         plain = self.first * float(BACKOFF_FACTOR) ** min(attempt - 1, 100)
         return min(plain, LONGEST_BACKOFF_SECONDS) * random.uniform(1, 1 + JITTER)
-
-
-DEFAULT_BACKOFF = Backoff(BACKOFF_SECONDS)
 
 
 def pause_after(wait: wait_base, attempt: int, error: BaseException) -> float:
@@ -87,11 +84,8 @@ ODD_BACKOFF_SECONDS = 60.0
 
 @dataclass(slots=True)
 class Result:
-    """The result of one try. error: the text for operators.
-
-    trace: the traceback as text. raised: the error itself, until it is logged. sends: what the
-    handler has sent, if it is done.
-    """
+    """The result of one try. error: the text for operators. trace: the traceback as text. raised:
+    the error itself, until it is logged. sends: what the handler has sent, if it is done."""
 
     outcome: Outcome
     error: str | None = None
@@ -111,10 +105,7 @@ def cancelled(request: Request) -> Result:
 
 def describe(error: BaseException, home: str | None = None) -> str:
     """An exception as text for `last_error`: type, message, place; truncated, without NUL. Never
-    fails.
-
-    home: see `traceback.place_of`.
-    """
+    fails. home: see `traceback.place_of`."""
     name = type(error).__name__
     try:
         found = place_of(error, home)
@@ -127,7 +118,7 @@ def describe(error: BaseException, home: str | None = None) -> str:
 def fault(error: BaseException, where: str = "") -> Result:
     """A failed try, for an error of ours."""
     text = f"{where}{type(error).__name__}: {text_of(error)}"
-    delay = DEFAULT_BACKOFF(1) if lacks_memory(error) else ODD_BACKOFF_SECONDS
+    delay = Backoff()(1) if lacks_memory(error) else ODD_BACKOFF_SECONDS
     return Result(Outcome.FAILED, clean(text, MAX_ERROR), delay)
 
 
@@ -136,8 +127,7 @@ class Stopped(RetryLater):
 
 
 class LoopEnded(asyncio.CancelledError):
-    """The loop of an async handler is closed, or ends what runs there: the handler does not go on,
-    and no try is counted."""
+    """The loop of an async handler ends: the handler does not go on, and no try is counted."""
 
 
 CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError)
@@ -145,10 +135,8 @@ CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError)
 
 class OutcomePolicy:
     """Turns what a handler returned or raised into the Result that is written, by the options of
-    the handler, the App and the table. Called by handler threads and settling threads.
-
-    later_limit: how often a message may be postponed; 0 if the table lacks the columns for it.
-    """
+    the handler, the App and the table. later_limit: how often a message may be postponed; 0 if the
+    table lacks the columns for it."""
 
     def __init__(
         self, backoff: Backoff, *, secrets: set[str], max_tries: int, later_limit: int, stop: Stop
@@ -172,12 +160,12 @@ class OutcomePolicy:
                 f"the handler returned a {type(value).__name__} that was never awaited; "
                 "declare it `async def` or run it"
             )
-            return self._of_error(HandlerMisuse(text), handler, attempt)
-        if isinstance(value, concurrent.futures.Future | asyncio.Future):
+        elif isinstance(value, concurrent.futures.Future | asyncio.Future):
             text = "the handler returned a future; wait for it inside the handler"
-            return self._of_error(HandlerMisuse(text), handler, attempt)
-        _warn_return(handler, value)
-        return DONE
+        else:
+            _warn_return(handler, value)
+            return DONE
+        return self._of_error(HandlerMisuse(text), handler, attempt)
 
     def raised(
         self, error: BaseException, handler: Handler, row: Row, *, stopped: bool = False
@@ -222,8 +210,8 @@ class OutcomePolicy:
         return Result(Outcome.FAILED, text, delay, trace, error)
 
     def _delay_after(self, error: BaseException, handler: Handler | None, attempt: int) -> float:
-        """The seconds from the attempt-th failure (from 1 on) to the next try: as the handler says,
-        else as the App does."""
+        """The seconds from the attempt-th failure to the next try: as the handler says, else as the
+        App does."""
         wait = None if handler is None else handler.wait
         try:
             delay = self._backoff(attempt) if wait is None else pause_after(wait, attempt, error)
@@ -240,8 +228,7 @@ class OutcomePolicy:
     def late(
         self, result: Result, handler: Handler, row: Row, *, since: float, until: float | None
     ) -> Result:
-        """The result, or a failed try if it came after the timeout. since, until: of the handler
-        (monotonic)."""
+        """The result, or a failed try if it came after `until` (monotonic)."""
         if result.outcome in (Outcome.DONE, Outcome.FAILED) and until is not None:
             took, raised = time.monotonic() - since, result.raised
             reported = isinstance(raised, HandlerTimeout) or (handler.is_async and raised is None)
@@ -280,8 +267,7 @@ class OutcomePolicy:
         return self.written(self.raised(error, handler, row), handler, row)
 
     def unsent(self, why: str, error: BaseException, handler: Handler | None, row: Row) -> Result:
-        """What is written for a message that the database refuses to write as done, or with what
-        its handler has sent."""
+        """What is written for a message that the database refuses to write as done."""
         delay = self._delay_after(error, handler, row.tries + 1)
         return self.written(Result(Outcome.FAILED, clean(why), delay), handler, row)
 
@@ -299,10 +285,8 @@ def _warn_return(handler: Handler, value: Any) -> None:
 
 
 def payload_of(raw: Any, oversize: int | None, handler: Handler) -> Any:
-    """The payload of a row as the handler's annotated type, as decoded JSON if it has none.
-
-    Raises PayloadError if it is not strict JSON or does not fit.
-    """
+    """The payload of a row as the handler's annotated type, as decoded JSON if it has none. Raises
+    PayloadError if it is not strict JSON or does not fit."""
     payload = decode(raw, oversize)
     if handler.payload_type is None:
         return payload
