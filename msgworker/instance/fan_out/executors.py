@@ -15,16 +15,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from msgworker.db import (
-    led_elsewhere,
-)
-from msgworker.errors import (
-    HandlerMisuse,
-    HandlerTimeout,
-    LostClaim,
-    MsgworkerError,
-    PayloadError,
-)
+from msgworker.db import led_elsewhere
+from msgworker.errors import HandlerMisuse, HandlerTimeout, LostClaim, MsgworkerError, PayloadError
 from msgworker.instance.connections import (
     Connections,
     TransactionProgress,
@@ -48,12 +40,9 @@ from msgworker.store import items as store
 
 
 class Fence:
-    """Whether items may start under the claim of a fan-out, and if not, why. Read by the thread of
-    the handler and those of its items.
-
-    lost: a record was refused because the message is no longer ours. closing: the fan-out ends.
-    total: how many items the message has up to this fan-out; None = not known.
-    """
+    """Whether items may start under the claim of a fan-out, and if not, why. lost: a record was
+    refused because the message is no longer ours. closing: the fan-out ends. total: how many items
+    the message has up to this fan-out; None = not known."""
 
     def __init__(
         self, setup: Setup, shared: Shared, running: Execution, until: float | None
@@ -78,18 +67,19 @@ class Fence:
     @property
     def over(self) -> bool:
         """Whether no further item may start."""
-        if self.closing or self.running.cancelled or self.gone:
-            return True
+        return self.closing or self.running.cancelled or self.gone or self._late
+
+    @property
+    def _late(self) -> bool:
         return self._until is not None and time.monotonic() > self._until
 
     def reason(self) -> Exception | None:
-        """Why the fan-out must end early, as an exception; None if it need not. For an orderly stop
-        it is Stopped, which counts no try."""
+        """Why the fan-out must end early, as an exception; None if it need not."""
         if not self.over:
             return None
         if self.gone:
             return LostClaim(self.msg_id, self.owner)
-        if self._until is not None and time.monotonic() > self._until:
+        if self._late:
             return HandlerTimeout(
                 "timeout in the middle of a fan-out; its finished items are recorded, "
                 "the next try runs the others"
@@ -196,12 +186,9 @@ class _Done(Exception):
 
 
 class Transactional:
-    """Runs each item in a transaction of its own that also records it; one per thread.
-
-    If the database rolled it back, the item runs again, a few times, as with transactional
-    handlers. After a lost COMMIT the record shows whether it was committed; its primary key
-    refuses a second one.
-    """
+    """Runs each item in a transaction of its own that also records it; one per thread. If the
+    database rolled it back, the item runs again, a few times. After a lost COMMIT the record shows
+    whether it was committed; its primary key refuses a second one."""
 
     def __init__(self, fn: Callable[[Any, Connection], Any], fence: Fence) -> None:
         self._fn = fn
@@ -220,7 +207,8 @@ class Transactional:
                 ended = ItemResult(task, self._in_one_transaction(task, stage), recorded=True)
             except _Done:
                 stage.committing = True  # it was, in an earlier run
-                ended = self._read(task) or ItemResult(task, error=_unwritable(task))
+                text = f"the record of item {task.key!r:.80} was refused by the item table"
+                ended = self._read(task) or ItemResult(task, error=MsgworkerError(text))
 
         def was_committed() -> bool:
             nonlocal ended
@@ -251,16 +239,15 @@ class Transactional:
                 item = RunningItem(self._fn, fence.running, conn)
                 text = value_text(call_user(fence.setup.pid, item, task.item, conn))
             record = store.Record(task.text, True, task.tries + 1, text)
-            owner = fence.owner
             wrote = store.record_one(
                 *(conn, tables, fence.msg_id, record),
-                me=owner,
+                me=fence.owner,
                 tries=fence.row.tries,
                 there=task.there,
                 total=fence.total,
             )
             if wrote is None:
-                raise missed(conn, _WHOSE) or LostClaim(fence.msg_id, owner)
+                raise missed(conn, _WHOSE) or LostClaim(fence.msg_id, fence.owner)
             if not wrote:
                 raise _Done
             stage.led = led_elsewhere(conn)
@@ -278,10 +265,6 @@ class Transactional:
         if record is None or not record.done:
             return None
         return ItemResult(task, record.value, recorded=True)
-
-
-def _unwritable(task: Task) -> MsgworkerError:
-    return MsgworkerError(f"the record of item {task.key!r:.80} was refused by the item table")
 
 
 class Threads:

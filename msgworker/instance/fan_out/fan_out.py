@@ -32,13 +32,7 @@ from msgworker.instance.fan_out.executors import (
     Threads,
     Transactional,
 )
-from msgworker.instance.fan_out.items import (
-    BATCH,
-    FanOutRun,
-    ItemCounts,
-    check_name,
-    key_of,
-)
+from msgworker.instance.fan_out.items import BATCH, FanOutRun, ItemCounts, check_name, key_of
 from msgworker.instance.running.context import FanOut
 from msgworker.instance.running.in_flight import Execution
 from msgworker.instance.running.outcome import describe
@@ -54,8 +48,7 @@ MONTH_SECONDS = 30 * 86_400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FanOutArgs:
-    """The arguments of a fan-out, see Context.fan_out. Raises ConfigError or HandlerMisuse before
-    anything runs."""
+    """The arguments of a fan-out, see Context.fan_out. Raises ConfigError."""
 
     fn: Callable[..., Any]
     items: Iterable[Any]
@@ -172,8 +165,8 @@ class FanOuts:
 
     @property
     def may_own_thread(self) -> bool:
-        """Whether this thread, which is known to be no item's, may have been started by one: once a
-        fan-out has begun, all but those of the instance, and in copies of the handler's context."""
+        """Whether this thread, which is no item's, may have been started by one: once a fan-out has
+        begun, all but those of the instance, and in copies of the handler's context."""
         return self._lock is not None and not self._shared.stop.within
 
     def end(self) -> bool:
@@ -214,8 +207,7 @@ class FanOuts:
                 self._remember(args, seen)
 
     def _remember(self, args: FanOutArgs, seen: set[int]) -> None:
-        """Another fan-out with the same function may use the same keys; another function may
-        not."""
+        """Another fan-out may use the same keys only with the same function."""
         used = self._used.setdefault(args.name, [])
         for fn, before in used:
             if fn is args.fn:
@@ -225,11 +217,8 @@ class FanOuts:
 
     @staticmethod
     def _tasks(args: FanOutArgs, seen: set[int], others: list[set[int]]) -> Iterator[Task]:
-        """The items as tasks, with unique keys.
-
-        A collection is checked as a whole before anything runs; for a generator, a duplicate key is
-        refused when it is read.
-        """
+        """The items as tasks, with unique keys. A collection is checked as a whole before anything
+        runs; of a generator, a duplicate key is refused when it is read."""
         stream = not isinstance(args.items, Collection)
         key_of_it = partial(key_of, by=args.key, name=args.name)
 

@@ -32,8 +32,7 @@ MAX_ITEM_NAME = 50
 
 def key_of(item: Any, position: int, by: Callable[[Any], Any] | None, name: str) -> tuple[Any, str]:
     """The key of an item as `by` gives it, and as it is recorded: behind the name of the fan-out in
-    brackets, which separates its records from those of others of the message. Raises ConfigError
-    for an invalid key, and without `by` if the item cannot be its own."""
+    brackets. Raises ConfigError for an invalid key, and if the item cannot be its own."""
     if by is None and not isinstance(item, str | int | UUID):
         raise ConfigError(
             f"item {position} is a {type(item).__name__}, which cannot be its own key: "
@@ -53,9 +52,8 @@ def key_of(item: Any, position: int, by: Callable[[Any], Any] | None, name: str)
         try:
             text.encode("utf-8")
         except UnicodeEncodeError:
-            raise ConfigError(
-                f"the key of item {position} holds half of a surrogate pair"
-            ) from None
+            why = f"the key of item {position} holds half of a surrogate pair"
+            raise ConfigError(why) from None
     if name or text[0] == "[":  # else a bare key could look like a named one
         text = f"[{name}]{text}"
     if len(text) > MAX_KEY:
@@ -89,11 +87,9 @@ MAX_SENDS = 1000
 
 
 class Recorder:
-    """Writes the records of one fan-out, on one connection, in the thread that runs the fan-out.
-
-    at_most: how many records may wait before they are written. on_refused: called with a done item
-    of which the database refuses a message, and with the error; returns the text of its record.
-    """
+    """Writes the records of one fan-out, in the thread that runs it. at_most: how many may wait.
+    on_refused: called with a done item of which the database refuses a message, and with the error;
+    returns the text of its record."""
 
     def __init__(
         self, fence: Fence, *, at_most: int, on_refused: Callable[[Task, BaseException], str]
@@ -105,11 +101,8 @@ class Recorder:
         self._sends = 0
         self._link: Connections = fence.shared.connector.new(beside=True)
         self._link.owner = fence.owner
-        self._outage = Outage(
-            fence.shared.log,
-            f"items of message {fence.msg_id}",
-            longest_pause=fence.setup.urgent_pause,
-        )
+        what, longest = f"items of message {fence.msg_id}", fence.setup.urgent_pause
+        self._outage = Outage(fence.shared.log, what, longest_pause=longest)
         self._waiting: list[Record] = []
         self._there: set[str] = set()
         self._since = 0.0
@@ -149,11 +142,9 @@ class Recorder:
         return self._since + LINGER_SECONDS - time.monotonic()
 
     def write(self) -> None:
-        """Write the waiting records. Raises LostClaim, and writes nothing, if the claim is lost.
-
-        In an outage it waits as long as the claim is ours. After a lost COMMIT it reads which
-        records exist and writes the same again, whether the COMMIT arrived or not.
-        """
+        """Write the waiting records. Raises LostClaim, and writes nothing, if the claim is lost. In
+        an outage it waits as long as that is ours. After a lost COMMIT it reads which records exist
+        and writes the same again, whether the COMMIT arrived or not."""
         if not self._waiting:
             return
         try:
@@ -207,10 +198,7 @@ class Recorder:
         fence, setup = self._fence, self._fence.setup
         with self._link.transaction() as conn:
             wrote = store.record(
-                conn,
-                setup.tables,
-                fence.msg_id,
-                batch,
+                *(conn, setup.tables, fence.msg_id, batch),
                 me=fence.owner,
                 tries=fence.row.tries,
                 there=self._there,
@@ -266,10 +254,8 @@ class ItemCounts:
 
 
 class FanOutRun:
-    """Runs the tasks of one fan-out, in the thread that called `fan_out`; used once.
-
-    in_flight: how many tasks the executor holds at most. text_of: an error as text.
-    """
+    """Runs the tasks of one fan-out, in the thread that called `fan_out`; used once. in_flight: how
+    many tasks the executor holds at most. text_of: an error as text."""
 
     def __init__(
         self,
@@ -298,7 +284,9 @@ class FanOutRun:
         records them if the message is still ours, and raises the reason."""
         try:
             for task in self._undone(tasks):
-                self._wait_for_place()
+                self._take_ready()
+                while self._running >= self._in_flight or self._open >= self._open_at_most:
+                    self._take()
                 self._start(task)
             while self._running:
                 self._take()
@@ -336,11 +324,6 @@ class FanOutRun:
             self._take_ready()
 
     # ------------------------------------------------------------ start and take
-
-    def _wait_for_place(self) -> None:
-        self._take_ready()
-        while self._running >= self._in_flight or self._open >= self._open_at_most:
-            self._take()
 
     @property
     def _open(self) -> int:
@@ -423,8 +406,7 @@ class FanOutRun:
         return text
 
     def _refused(self, task: Task, error: BaseException) -> str:
-        """A done item has sent what the database refuses, so it fails. Of its group, what has
-        started meanwhile goes on."""
+        """A done item has sent what the database refuses, so it fails."""
         self.tally.done -= 1
         self.tally.values[task.place] = None
         if task.group is not None:
@@ -433,8 +415,7 @@ class FanOutRun:
         return self._failed(task, why)
 
     def _next_of_group(self, group: Any, *, failed: bool) -> None:
-        """Start the next item of a group: one at a time, in order; after a failed one, no other
-        runs in this try."""
+        """Start the next item of a group; after a failed one, no other runs in this try."""
         behind = self._behind[group]
         if failed:
             self._broken.add(group)
@@ -463,12 +444,9 @@ class FanOutRun:
         try:
             self._recorder.write()
         except Exception as error:  # the handler must see the reason for the early end instead
-            self._fence.shared.log.warning(
-                "message %s: items that ended last are not recorded and run again: %s",
-                self._fence.msg_id,
-                reason_of(error),
-                extra=facts(self._fence.row),
-            )
+            fence, extra = self._fence, facts(self._fence.row)
+            text = "message %s: items that ended last are not recorded and run again: %s"
+            fence.shared.log.warning(text, fence.msg_id, reason_of(error), extra=extra)
 
 
 def _portions(tasks: Iterable[Task]) -> Iterator[list[Task]]:

@@ -223,11 +223,11 @@ class Recovery:
     def _recover_all(self, dead: lease.Lease) -> int:
         """Give back the rows of an instance whose lease we took over; drop the lease after the last
         row."""
-        tables, me = self._setup.tables, self._shared.identity.id
+        tables, shared = self._setup.tables, self._shared
         recovered, finished = self._recover_rows(dead.name, NOT_RENEWED if runs_here(dead) else "")
         if finished:
             with self._link.transaction() as conn:
-                lease.drop(conn, tables, dead.name, taken_by=me)
+                lease.drop(conn, tables, dead.name, taken_by=shared.identity.id)
             self._moved = True
         # If it was taken over before, another instance has logged it.
         if finished and not recovered and dead.taken_by is None:

@@ -45,11 +45,8 @@ LATE = "ctx.send after %s has returned; call it before that, or use App.send"
 
 class RunningItem:
     """The function of a fan-out, as it runs for one item. Pickled, it is the function alone:
-    another process has no context to send with.
-
-    running: the handler whose item it is. connection: of a transactional item. sent: what a plain
-    one has sent, complete when it has ended; of its last run, if an executor repeats it.
-    """
+    another process has no context to send with. running: the handler whose item it is. connection:
+    of a transactional item. sent: what a plain one has sent in its last run."""
 
     def __init__(
         self, fn: Callable[..., Any], running: object, connection: Connection | None = None
@@ -73,12 +70,6 @@ class RunningItem:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial, (self._fn,)
-
-    def send(self, message: Outgoing) -> None:
-        """Keep a message for the record of a plain item."""
-        with self.sending:
-            self.refuse_late()
-            self.sent.append(message)
 
     def refuse_late(self) -> None:
         if self._ended:
@@ -170,18 +161,8 @@ class Context:
     """
 
     __slots__ = (
-        "_connection",
-        "_fans",
-        "_known_jobs",
-        "_log",
-        "_msg",
-        "_running",
-        "_sending",
-        "_sends",
-        "_session",
-        "_setup",
-        "attempt",
-        "instance_id",
+        *("_connection", "_fans", "_known_jobs", "_log", "_msg", "_running", "_sending", "_sends"),
+        *("_session", "_setup", "attempt", "instance_id"),
     )
 
     def __init__(
@@ -291,8 +272,7 @@ class Context:
         return message
 
     def _job_of(self, msg_id: Any, job: Any) -> int | None:
-        """The job of a message, if what is sent belongs to it, too. Until that message has ended
-        the job cannot complete."""
+        """The job of a message, if what is sent belongs to it, too."""
         if not isinstance(job, bool):
             raise ConfigError(
                 f"ctx.send takes job=True, for the job of its message; got {job!r:.80}. What goes "
@@ -320,8 +300,8 @@ class Context:
 
     @contextmanager
     def _in_time(self) -> Iterator[Connection | None]:
-        """Of a transactional handler, or item, its connection, for this thread alone and until it
-        returns at the earliest; else None. Raises HandlerMisuse once it has returned."""
+        """Of a transactional handler, or item, its connection, for this thread alone; else None.
+        Raises HandlerMisuse once it has returned."""
         item = self._item
         conn = self._connection if item is None else item.connection
         lock = self._sending if item is None else item.sending
@@ -330,8 +310,7 @@ class Context:
             yield conn
 
     def _send(self, message: Outgoing, of: Any) -> Any:
-        """Send a message with the outcome of the message whose msg_id is `of`, or with the record
-        of the item that sends it."""
+        """Send with the outcome of the message with the msg_id `of`, or with the item's record."""
         assert self._setup is not None
         item = self._item
         with self._in_time() as conn:
@@ -348,7 +327,9 @@ class Context:
                 "(transactional_items=True in an item of a fan-out)"
             )
         if item is not None:
-            item.send(message)
+            with item.sending:
+                item.refuse_late()
+                item.sent.append(message)  # for its record
             return None
         if self._fans is not None and self._fans.may_own_thread:
             raise HandlerMisuse(
@@ -368,8 +349,7 @@ class Context:
             raise HandlerMisuse(LATE % "the handler")
 
     def _sent(self) -> list[tuple[Any, Outgoing]] | None:
-        """For the package, once the handler has returned: what it has sent, each after the msg_id
-        of the message with whose outcome it is sent."""
+        """For the package, once the handler has returned: what it has sent, by `of` of `_send`."""
         with self._sending:
             sent, self._sends = self._sends, _RETURNED
         return sent
@@ -565,8 +545,7 @@ class BatchContext(Context):
         return facts if len(self._messages) == 1 else facts | {"msg_id": None, "object_id": None}
 
     def _ended_with(self) -> dict[Any, list[Outgoing]]:
-        """For the package, once the handler has returned: what a plain one has sent, by the msg_id
-        of the message with whose outcome it is sent."""
+        """For the package, once the handler has returned: what a plain one has sent, by `of`."""
         self._ended = True
         sent: dict[Any, list[Outgoing]] = {}
         if self._connection is not None:  # what its session writes may send yet
@@ -576,12 +555,9 @@ class BatchContext(Context):
         return sent
 
     def _counted(self) -> dict[Any, BaseException]:
-        """For the package: the failures that the handler has named, by msg_id.
-
-        Only the first one if an error has ended the transaction or the session: those named later
-        may have failed for that reason alone. Raises the first one if it is such an error itself:
-        then the cause is unknown, and each message runs alone.
-        """
+        """For the package: the failures that the handler has named, by msg_id. Only the first one
+        if an error has ended the transaction or the session, which those named later may follow
+        from. Raises the first one if it follows from another itself: each message runs alone."""
         if not self._failures or not self._is_broken():
             return self._failures
         msg_id, error = next(iter(self._failures.items()))

@@ -49,12 +49,9 @@ def takes_context(fn: Callable[..., Any], name: str, *, batch: bool = False) -> 
 def payload_type(
     fn: Callable[..., Any], *, batch: bool = False, group: bool = False
 ) -> TypeAdapter[Any] | None:
-    """The T of a first parameter annotated `Message[T]`, in a batch `list[Message[T]]`; None if
-    there is none.
-
+    """The T of a first parameter annotated `Message[T]`, in a batch `list[Message[T]]`, or None.
     Raises HandlerError if the first parameter is annotated as the Context, as a list where it gets
-    one message, or the reverse; or if the second one is annotated as the wrong Context.
-    """
+    one message, or the reverse; or the second one as the wrong Context."""
     try:
         parameters = list(inspect.signature(fn).parameters)
     except (TypeError, ValueError):
@@ -71,21 +68,29 @@ def payload_type(
         raise HandlerError(
             f"handler {name} takes the Context first; it takes ({first}) or ({first}, ctx)"
         )
-    _check_context(hints.get(parameters[1]) if len(parameters) > 1 else None, name, batch)
+    second = hints.get(parameters[1]) if len(parameters) > 1 else None
+    if batch and second is Context:
+        raise HandlerError(
+            f"handler {name} has batch=... and gets a BatchContext: annotate (ctx: BatchContext)"
+        )
+    if not batch and second is BatchContext:
+        raise HandlerError(
+            f"handler {name} gets a Context: annotate (ctx: Context); "
+            "a BatchContext is for batch=..."
+        )
     hint = _of_many(hints.get(parameters[0]), name) if batch else _of_one(hint, name, group)
     args = typing.get_args(hint)
-    if typing.get_origin(hint) is not Message or not args or args[0] is Any:
+    if typing.get_origin(hint) is not Message or not args:
         return None
-    if isinstance(args[0], typing.TypeVar):
+    if args[0] is Any or isinstance(args[0], typing.TypeVar):
         return None
     from pydantic import TypeAdapter
 
     try:
         return TypeAdapter(_portable(args[0]))
     except Exception as error:
-        raise HandlerError(
-            f"handler {name}: cannot read payloads as {args[0]!r}: {error}"
-        ) from error
+        text = f"handler {name}: cannot read payloads as {args[0]!r}: {error}"
+        raise HandlerError(text) from error
 
 
 def _of_one(hint: Any, name: str, group: bool) -> Any:
@@ -118,19 +123,6 @@ def _of_many(hint: Any, name: str) -> Any:
             f"annotate (messages: list[Message[{'T' if unknown else _text(element)}]])"
         )
     return element
-
-
-def _check_context(hint: Any, name: str, batch: bool) -> None:
-    """Raise if the second parameter is annotated as the other Context."""
-    if batch and hint is Context:
-        raise HandlerError(
-            f"handler {name} has batch=... and gets a BatchContext: annotate (ctx: BatchContext)"
-        )
-    if not batch and hint is BatchContext:
-        raise HandlerError(
-            f"handler {name} gets a Context: annotate (ctx: Context); "
-            "a BatchContext is for batch=..."
-        )
 
 
 def _takes(hint: Any, kind: type) -> bool:
@@ -215,12 +207,9 @@ TimeoutAction = typing.Literal["report", "restart"]
 @dataclass(frozen=True, slots=True)
 class Handler:
     """A registered handler. wait: None = the App's back-off. max_tries: None = the table's rule.
-
     batch: it takes lists of at most so many messages. group: so many of its calls, one message
-    each, may share a transaction. batch_seconds: the aimed time of a batch or a group.
-    limit: of its topic, over all instances. on_done, on_dead: the topic of a message that is sent
-    when one is done or dead.
-    """
+    each, may share a transaction. batch_seconds: the aimed time of either. limit: of its topic,
+    over all instances. on_done, on_dead: the topic of what is sent when one is done or dead."""
 
     topic: str | None
     fn: Callable[..., Any]
@@ -247,8 +236,7 @@ class Handler:
 
     @property
     def suits_loop(self) -> bool:
-        """Whether all of a call can be done in the event loop: it is async, and its outcome is
-        written afterwards."""
+        """Whether all of a call can be done in the event loop."""
         return self.is_async and not self.transactional and self.batch is None
 
 
@@ -273,8 +261,7 @@ def make_handler(
     burst: int | None = None,
     **options: Any,
 ) -> Handler:
-    """Check a function and its options: those of a limit, and those of a Handler. Raises
-    HandlerError before anything runs."""
+    """Check a function and its options: those of a limit, and of a Handler. Raises HandlerError."""
     name = getattr(fn, "__qualname__", repr(fn))
     new = Handler(topic, fn, **options)
     batch, group, max_tries = new.batch, new.group, new.max_tries
@@ -390,12 +377,9 @@ def _check_batch(name: str, new: Handler) -> None:
 
 @dataclass(slots=True)
 class Registry:
-    """The handlers of an App by topic; `None` is the handler of every other topic.
-
-    most: the most messages that share a call or a transaction of one of them. has_follow_ups:
-    whether one of them has on_done or on_dead. has_timeouts: whether one of them has a timeout.
-    has_async: whether one of them suits the event loop.
-    """
+    """The handlers of an App by topic; `None` is the handler of every other topic. most: the most
+    messages that share a call or a transaction of one. has_follow_ups: whether one has on_done or
+    on_dead. has_timeouts, has_async: whether one has a timeout, or suits the event loop."""
 
     handlers: dict[str | None, Handler] = field(default_factory=dict)
     most: int = 1
@@ -411,9 +395,7 @@ class Registry:
         self.most = max(self.most, handler.most)
         self.has_timeouts = self.has_timeouts or handler.timeout is not None
         self.has_async = self.has_async or handler.suits_loop
-        self.has_follow_ups = (
-            self.has_follow_ups or handler.on_done is not None or handler.on_dead is not None
-        )
+        self.has_follow_ups = self.has_follow_ups or bool(handler.on_done or handler.on_dead)
 
     def add(self, handler: Handler) -> None:
         if handler.topic in self.handlers:
@@ -448,23 +430,17 @@ class Registry:
         warning for each that is still unknown."""
         warnings = []
         for topic, handler in list(self.handlers.items()):
-            if handler.payload_type is None and "type" not in handler.warned:
-                found = self.handlers[topic] = replace(
-                    handler,
-                    payload_type=payload_type(
-                        handler.fn,
-                        batch=handler.batch is not None,
-                        group=handler.group is not None,
-                    ),
+            if handler.payload_type is not None or "type" in handler.warned:
+                continue
+            fn, batch, group = handler.fn, handler.batch is not None, handler.group is not None
+            found = payload_type(fn, batch=batch, group=group)
+            self.handlers[topic] = replace(handler, payload_type=found)
+            if found is None and (hint := unread(fn)):
+                handler.warned.append("type")
+                warnings.append(
+                    f"handler {getattr(fn, '__qualname__', repr(fn))}: the type in {hint} is not a "
+                    "name of its module, so that payloads are not checked"
                 )
-                hint = "" if found.payload_type is not None else unread(handler.fn)
-                if hint:
-                    handler.warned.append("type")
-                    name = getattr(handler.fn, "__qualname__", repr(handler.fn))
-                    warnings.append(
-                        f"handler {name}: the type in {hint} is not a name of its module, so "
-                        "that payloads are not checked"
-                    )
         return warnings
 
     def topics(self) -> frozenset[str] | None:

@@ -245,11 +245,10 @@ class AsyncCalls:
                 try:
                     self._loop = _Loop()
                 except RuntimeError as error:
-                    if self._stop.requested.is_set():  # the program ends: no thread starts any more
-                        raise LoopEnded(
-                            "no thread starts for the loop of async handlers"
-                        ) from error
-                    raise
+                    if not self._stop.requested.is_set():
+                        raise
+                    text = "the program ends: no thread starts for the loop of async handlers"
+                    raise LoopEnded(text) from error
             return self._loop
 
     def close(self, last: Callable[[], Coroutine[Any, Any, None]] | None) -> None:

@@ -46,8 +46,7 @@ class _Call:
 @dataclass(slots=True)
 class Try:
     """The try of a running handler. rows: its messages; span: once its handler is called; error:
-    what the handler has raised; called: the ids of messages that it was called for; calls: of a
-    group."""
+    what it has raised; called: the ids of messages that it was called for; calls: of a group."""
 
     rows: Sequence[Row]
     span: Span | None = None
@@ -79,8 +78,7 @@ class _Within(AbstractContextManager[None]):
 
 
 class HandlerSpans:
-    """Makes the spans of the handlers that one instance calls. `Execution.tried` keeps them while
-    the handler runs."""
+    """Makes the spans of handlers; `Execution.tried` keeps them while the handler runs."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
@@ -143,8 +141,8 @@ class HandlerSpans:
         span.end()
 
     def _end_calls(self, tried: Try, results: Mapping[Any, Result | None]) -> None:
-        """End the spans of a group. results: by msg_id; None = it was rolled back and runs again.
-        Of several calls for a message only the last one counts."""
+        """End the spans of a group. results: by msg_id, of the last call for it; None = it was
+        rolled back and runs again."""
         last = {call.msg_id: call for call in tried.calls}
         for call in tried.calls:
             result = results.get(call.msg_id) if last[call.msg_id] is call else None

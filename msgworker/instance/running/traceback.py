@@ -56,11 +56,8 @@ def _stdlib() -> tuple[str, ...]:
 
 @functools.lru_cache(4096)
 def library_of(file: str) -> str | None:
-    """The library that a file of code belongs to; None if it is the user's own.
-
-    What is installed (site-packages, dist-packages), the standard library, this package, and code
-    without a file.
-    """
+    """The library that a file of code belongs to: one that is installed, the standard library, this
+    package, or code without a file; None if it is the user's own."""
     if file.startswith("<"):
         return file
     path = os.path.normcase(file)
@@ -93,6 +90,10 @@ def _file(step: TracebackType) -> str:
     return step.tb_frame.f_code.co_filename
 
 
+def _base(step: TracebackType) -> str:
+    return _file(step).replace("\\", "/").split("/")[-1]
+
+
 def _steps(error: BaseException) -> list[TracebackType]:
     steps: list[TracebackType] = []
     step = error.__traceback__
@@ -103,11 +104,8 @@ def _steps(error: BaseException) -> list[TracebackType]:
 
 
 def _mine(steps: list[TracebackType], home: str | None) -> list[bool]:
-    """Which steps are in the user's code.
-
-    If all code is installed, the package of the user's function counts as theirs; if that is
-    unknown, that of the first code that we have called. The standard library never does.
-    """
+    """Which steps are in the user's code. If all code is installed, the package of the user's
+    function counts as theirs; if that is unknown, that of the first code that we have called."""
     libraries = [library_of(_file(step)) for step in steps]
     if None in libraries:
         return [one is None for one in libraries]
@@ -130,22 +128,15 @@ def _may_be_theirs(file: str) -> bool:
 
 def place_of(error: BaseException, home: str | None = None) -> str | None:
     """`file.py:117 in function`: the innermost frame of the user's code; None if there is none.
-
-    home: the file of the user's function that was called.
-    """
+    home: the file of the user's function that was called."""
     steps = _steps(error)
     for step, is_mine in zip(reversed(steps), reversed(_mine(steps, home)), strict=True):
         if is_mine:
-            file = _file(step).replace("\\", "/").split("/")[-1]
-            return f"{file}:{step.tb_lineno} in {_name(step)}"
+            code = step.tb_frame.f_code
+            # Of a comprehension, the function around it.
+            outer = [part for part in code.co_qualname.split(".") if part not in _INNER]
+            return f"{_base(step)}:{step.tb_lineno} in {outer[-1] if outer else code.co_name}"
     return None
-
-
-def _name(step: TracebackType) -> str:
-    """The function of a step; of a comprehension, the function around it."""
-    code = step.tb_frame.f_code
-    parts = [part for part in code.co_qualname.split(".") if part not in _INNER]
-    return parts[-1] if parts else code.co_name
 
 
 def came_from(error: BaseException, frame: FrameType | None) -> None:
@@ -161,10 +152,8 @@ def came_from(error: BaseException, frame: FrameType | None) -> None:
 
 
 def trim(error: BaseException, home: str | None = None) -> None:
-    """Take our own frames off the beginning of an error's traceback.
-
-    The reader has no use for them, and they would form a reference cycle with the error.
-    """
+    """Take our own frames off the beginning of an error's traceback: they would form a reference
+    cycle with the error."""
     with suppress(BaseException):  # its attributes may be of its own making
         steps = _steps(error)
         mine = _mine(steps, home)
@@ -180,11 +169,9 @@ def trim(error: BaseException, home: str | None = None) -> None:
 
 
 def trace_of(error: BaseException, home: str | None = None, most: int = MAX_TRACE) -> str | None:
-    """The traceback of an error with its causes, at most `most` bytes of UTF-8, the error last.
-
-    The user's frames are whole, the innermost ones first to be kept; frames of libraries are
-    counted. None if there is no frame of the user's.
-    """
+    """The traceback of an error with its causes, at most `most` bytes of UTF-8, the error last. The
+    user's frames are whole, the innermost ones first to be kept; frames of libraries are counted.
+    None if there is no frame of the user's."""
     try:
         text = _chain(error, home, most)
         return None if text is None else clean(text, most)
@@ -211,9 +198,8 @@ def _chain(error: BaseException, home: str | None, most: int) -> str | None:
         budget = most // (2 * min(len(causes), CAUSES)) - _size(sentence) - 4
         parts += [_block(cause, home, budget), f"\n{sentence}\n"]
     if len(causes) > CAUSES:
-        parts.insert(
-            0, f"({plural(len(causes) - CAUSES, 'earlier cause', 'is', 'are')} left out)\n"
-        )
+        earlier = plural(len(causes) - CAUSES, "earlier cause", "is", "are")
+        parts.insert(0, f"({earlier} left out)\n")
     left = most - sum(_size(part) + 1 for part in parts)
     return "\n".join([*parts, _block(error, home, left)])
 
@@ -250,9 +236,8 @@ def _block(error: BaseException, home: str | None, budget: int) -> str:
     for entry in reversed(entries):
         left -= _size(entry) + 1
         if left < 0:
-            kept.append(
-                f"  ... {plural(len(entries) - len(kept), 'outer frame', 'is', 'are')} left out"
-            )
+            outer = plural(len(entries) - len(kept), "outer frame", "is", "are")
+            kept.append(f"  ... {outer} left out")
             break
         kept.append(entry)
     return "\n".join(([head, *reversed(kept)] if kept else []) + [last])
@@ -319,9 +304,8 @@ def _counted(steps: list[TracebackType]) -> list[str]:
     names = list(dict.fromkeys(library_of(_file(step)) or "?" for step in steps))
     shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
     last = steps[-1]
-    place = f"{_file(last).replace(chr(92), '/').split('/')[-1]}:{last.tb_lineno}"
-    frames = plural(len(steps), "frame")
-    return [f"  ... {frames} of {shown}, up to {last.tb_frame.f_code.co_name} ({place})"]
+    name, place = last.tb_frame.f_code.co_name, f"{_base(last)}:{last.tb_lineno}"
+    return [f"  ... {plural(len(steps), 'frame')} of {shown}, up to {name} ({place})"]
 
 
 def _size(text: str) -> int:
