@@ -54,10 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def legend(lines: Sequence[Line]) -> Iterator[str]:
     """What the words in the column "without" mean, of those that stand there."""
-    said = {word for line in lines for word in line.without.split(", ")}
-    for word, text in PROMISES.items():
-        if word in said:
-            yield f"without {word}: it is not so that {text}"
+    said = {word for line in lines for word in line.without.split(", ") if word}
+    if said:
+        yield 'Under "without" stands what a queue does not do of what its row asks for:'
+    yield from (f"  {word}: {text}" for word, text in PROMISES.items() if word in said)
 
 
 def _parser() -> argparse.ArgumentParser:

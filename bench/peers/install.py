@@ -60,7 +60,7 @@ def _by_release(home: Path, packages: list[str]) -> None:
     """From the commit of that release in this repository."""
     number = packages[0].rpartition("==")[2]
     archive, source = home / "source.tar", home / "source"
-    commit = _commit_of(f"Release {number}")
+    commit = _commit_of(number)
     _run(
         ["git", "archive", "--format=tar", f"--output={archive}", commit],
         ROOT,
@@ -73,23 +73,24 @@ def _by_release(home: Path, packages: list[str]) -> None:
     _by_pip(home, [f"{source}[postgresql]", *packages[1:]])
 
 
-def _commit_of(subject: str) -> str:
-    """The newest commit with this first line."""
-    command = ["git", "log", "--format=%H", "--max-count=1", f"--grep=^{re.escape(subject)}$"]
+def _commit_of(number: str) -> str:
+    """The commit of a release: that of its tag, else the newest that begins so."""
+    tagged = ["git", "rev-parse", "--verify", "--quiet", f"v{number}^{{commit}}"]
+    subject = f"--grep=^Release {re.escape(number)}\\b"
+    named = ["git", "log", "--max-count=1", "--format=%H", subject]
     try:
-        found = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-        ).stdout.strip()
+        for command in (tagged, named):
+            done = subprocess.run(
+                command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+            )
+            if done.stdout.strip():
+                return done.stdout.strip()
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise NotInstalled(
-            f"git failed ({type(error).__name__}): no history to take it from"
-        ) from error
-    if not found:
-        raise NotInstalled(
-            f'the history here has no commit "{subject}"; in a shallow clone fetch the rest: '
-            "git fetch --unshallow"
-        )
-    return found
+        raise NotInstalled(f"git failed ({type(error).__name__}): no history to look in") from error
+    raise NotInstalled(
+        f"the history here has no commit of the release {number}; in a shallow clone fetch the "
+        "rest: git fetch --unshallow"
+    )
 
 
 def _by_npm(home: Path, packages: list[str]) -> None:
