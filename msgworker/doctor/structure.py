@@ -56,7 +56,8 @@ from msgworker.table import (
 
 
 class Severity(enum.StrEnum):
-    """needed: msgworker does not work, or breaks a promise. advised: it works, with less."""
+    """needed: msgworker does not work, or breaks a promise. advised: it works, with less.
+    fine: nothing to do."""
 
     NEEDED = "needed"
     ADVISED = "advised"
