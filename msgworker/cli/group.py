@@ -73,7 +73,6 @@ _URL = re.compile(r"[A-Za-z][\w+.-]*://.*", re.S)
 
 
 def takes_app(command: click.Command) -> bool:
-    """Whether a command has --app."""
     return any(param.name == "app_ref" for param in command.params)
 
 
@@ -263,7 +262,6 @@ class Main(click.Group):
         call: Invocation,
         extra: dict[str, Any],
     ) -> int:
-        """Run the command; returns its exit code."""
         args = list(sys.argv[1:] if args is None else args)
         alone, args = not args, args or ["--help"]
         for word in args:
@@ -288,7 +286,6 @@ class Main(click.Group):
 
 
 def attribute_of(name: str) -> str:
-    """The Python name of a command."""
     return name.replace("-", "_") if name not in ("list",) else f"{name}_"
 
 
@@ -302,7 +299,6 @@ def _traceback(error: BaseException, call: Invocation) -> None:
 
 
 def set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-    """Callback of --debug."""
     if value and isinstance(ctx.obj, Invocation):
         ctx.obj.debug = True
 
@@ -319,7 +315,6 @@ debug_option = click.option(
 
 
 def exit_codes() -> str:
-    """The table of exit codes, for --help."""
     lines = [
         textwrap.fill(f"{code:>3} {code.means}", 76, subsequent_indent=" " * 4) for code in ExitCode
     ]

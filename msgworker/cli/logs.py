@@ -194,7 +194,6 @@ def logging_to_stderr(
 
 
 def screen() -> Screen:
-    """The screen of this call."""
     found = [h for h in logging.getLogger().handlers if isinstance(h, Screen)]
     return found[-1] if found else Screen()
 
@@ -234,5 +233,4 @@ class StatusLine:
             logger("msgworker.cli").info("progress: %s", text)
 
     def end(self) -> None:
-        """Remove the status line."""
         self._screen.status("")

@@ -220,7 +220,6 @@ def _flag(name: str) -> Callable[[Any], Any]:
 
 
 def limited(count: int) -> Callable[[Any], Any]:
-    """--limit, of lists that show so many if it is not given."""
     text = f"At most so many, {count} if not given."
     return click.option("--limit", metavar="N", type=int, default=count, help=text)
 

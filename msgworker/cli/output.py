@@ -23,25 +23,16 @@ if TYPE_CHECKING:
 # --- Texts and numbers for people: ages, instants, plurals, and text from outside.
 
 UNSAFE = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
-_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def visible(text: str) -> str:
     r"""Text with all characters that control a terminal escaped: \x1b, \u202e, \n."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(_visible(char) for char in text)
-
-
-def _visible(char: str) -> str:
-    if unicodedata.category(char) not in UNSAFE:
-        return char
-    code = ord(char)
-    if char in _SHORT:
-        return _SHORT[char]
-    if code < 0x100:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return "".join(
+        char.encode("unicode_escape").decode() if unicodedata.category(char) in UNSAFE else char
+        for char in text
+    )
 
 
 def safe(value: Any) -> str:
@@ -386,7 +377,6 @@ def _below(cells: Sequence[str], width: int) -> str:
 
 
 def _natural(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> list[int]:
-    """The full width of each column."""
     return [
         max(len(column.title), *(width_of(row[i]) for row in cells), 0)
         for i, column in enumerate(columns)
@@ -468,7 +458,6 @@ def print_line(text: str) -> None:
 
 
 def to_terminal() -> bool:
-    """Whether stdout is a terminal."""
     return sys.stdout.isatty()
 
 

@@ -100,8 +100,6 @@ STOP, NOW = "stop", "now"
 
 @dataclass(slots=True)
 class Child:
-    """One child process and its last reports."""
-
     process: subprocess.Popen[bytes]
     fd: int
     begun: float
@@ -225,7 +223,6 @@ class Fleet:
             child.say(word)
 
     def _pass_on(self) -> None:
-        """Pass on a requested stop to the children."""
         if self._asked.in_order and STOP not in self._words:
             log.info(
                 "stopping: running handlers may end; another signal after %g s stops at once",
@@ -358,7 +355,6 @@ def _read_reports(child: Child) -> bool:
 
 
 def ending(code: int) -> str:
-    """How a process ended, in words."""
     if code >= 0:
         ours = " (an error of msgworker itself)" if code == OUR_FAULT else ""
         return f"ended with {code}{ours}"

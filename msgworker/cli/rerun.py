@@ -84,7 +84,6 @@ def _first_filter() -> str:
 
 
 def operation_of(given: dict[str, Any]) -> int | None:
-    """--operation, checked."""
     before, text = given.pop("resume"), given.pop("operation")
     text = before if text is None else text
     return None if text is None else message_id(text)
@@ -260,7 +259,6 @@ def _print_skips(done: Repaired) -> None:
 
 
 def as_json_of(done: Repaired, word: str) -> dict[str, Any]:
-    """The result of a write, with stable keys."""
     found: dict[str, Any] = {
         "operation": done.op_id,
         "matched": done.matched,

@@ -80,7 +80,6 @@ def _named(numbers: list[int]) -> str:
 
 
 def print_items(info: MessageInfo) -> None:
-    """The counts, and the listed items."""
     items = info.items
     assert items is not None
     click.echo(f"items: {items_text(items, running=info.status is State.PROCESSING)}")
@@ -120,7 +119,6 @@ ITEM_COLUMNS = (
 
 
 def items_dict(items: Items | None) -> dict[str, Any] | None:
-    """The items for JSON."""
     return None if items is None else asdict(items) | {"not_started": items.not_started}
 
 
@@ -158,7 +156,6 @@ def list_(call: Call, after: int | None, since: str | None, **asked: Any) -> int
 
 
 def list_columns(app: App) -> list[Column]:
-    """One message in one line."""
     return [
         Column("ID", "msg_id", "right"),
         Column("STATUS", "status"),
@@ -187,7 +184,6 @@ def tries_of(info: MessageInfo, app: App) -> str:
 
 
 def what(info: MessageInfo) -> str:
-    """Details of a message in its state."""
     away = since(info.available_at)
     waits = f"due in {age(-away)}" if away is not None and away <= -1 else ""
     if info.status is State.PROCESSING:
@@ -340,7 +336,6 @@ def _lines(info: MessageInfo, app: App) -> list[tuple[str, str]]:
 
 
 def _later(info: MessageInfo) -> str:
-    """Its postponements by RetryLater."""
     at, why = info.available_at, info.later_reason
     waits = at is not None and why is not None and info.status in (State.NEW, State.FAILED)
     back = f"due again at {when(at)}, " if at is not None and waits else ""
@@ -391,7 +386,6 @@ AUDIT_COLUMNS = (
 
 
 def line_of(entry: AuditEntry) -> str:
-    """What was done to one message, in one line."""
     at = when(entry.changed_at or entry.started_at)
     why = f": {safe(entry.reason)}" if entry.reason else ""
     was = (

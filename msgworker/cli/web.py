@@ -99,7 +99,6 @@ def values_of(call: Call) -> list[tuple[str, Any, str]]:
 
 
 def display_value(call: Call, conf: Configuration, name: str) -> Any:
-    """A value for display."""
     if name == "locks":
         call.program.secrets |= secrets_of_centre(conf.locks)
         try:

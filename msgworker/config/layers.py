@@ -39,11 +39,9 @@ class Configuration:
         return self.values[name]
 
     def given(self, name: str) -> bool:
-        """Whether it was set explicitly."""
         return self.origins[name] != "default"
 
     def group(self, group: Group) -> dict[str, Any]:
-        """The values of one group."""
         return {name: self.values[name] for name, s in SETTINGS.items() if s.group == group}
 
     @property

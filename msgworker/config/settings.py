@@ -164,7 +164,6 @@ class Setting:
 
     @property
     def variable(self) -> str:
-        """Its environment variable."""
         return PREFIX + self.name.upper()
 
     def read(self, value: Any, place: str) -> Any:

@@ -31,8 +31,6 @@ MAX_TRIES = 3
 
 
 class SeenMessage(NamedTuple):
-    """A message as it ended."""
-
     msg_id: int
     topic: str
     payload: dict[str, Any]

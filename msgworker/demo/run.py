@@ -168,8 +168,6 @@ def say(text: str) -> None:
 
 
 class _Demo:
-    """One demonstration: the acts, in order."""
-
     def __init__(self, app: App, fleet: Processes) -> None:
         self.app = app
         self.fleet = fleet

@@ -25,7 +25,6 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def header_name(text: str) -> str:
-    """The name of a header, in lower case; raises ConfigError."""
     if not text.isascii() or not text.replace("-", "").isalnum():
         raise ConfigError(f"a header is named such as X-Remote-User, got {text!r:.60}")
     return text.lower()

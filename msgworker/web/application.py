@@ -130,7 +130,6 @@ def application(site: Site) -> Starlette:
 
 
 def routes() -> Sequence[BaseRoute]:
-    """All routes."""
     return [
         Route("/healthz", healthz, name="healthz"),
         Route("/readyz", readyz, name="readyz"),

@@ -88,7 +88,6 @@ def decades(seconds: Sequence[float]) -> tuple[int, int]:
 
 
 def _power(n: int) -> str:
-    """10 to the power of n, as seconds."""
     return f"{10 ** (n + 3)}ms" if n < 0 else f"{10**n:,}s"
 
 

@@ -108,7 +108,6 @@ class Chosen:
 
     @property
     def numbers(self) -> list[int] | None:
-        """The ids; raises ConfigError."""
         if not self.ids:
             return None
         texts = {text.strip(): None for text in self.ids.split(",") if text.strip()}
@@ -120,7 +119,6 @@ class Chosen:
 
     @property
     def state(self) -> State | None:
-        """The state; raises ConfigError."""
         if not self.status:
             return None
         try:
@@ -131,7 +129,6 @@ class Chosen:
 
     @property
     def job_id(self) -> int | None:
-        """The id of the job; raises ConfigError."""
         return whole({"job": self.job}, "job", 0, 1, MOST) or None
 
     def instant(self, now: datetime | None = None) -> datetime | None:

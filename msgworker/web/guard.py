@@ -292,7 +292,6 @@ def set_cookie(scope: Scope, message: Message, sessions: Sessions, session: Sess
 
 
 def is_html(message: Message) -> bool:
-    """Whether a response begins that is a page."""
     if message["type"] != "http.response.start":
         return False
     return Headers(scope=message).get("content-type", "").startswith("text/html")

@@ -119,7 +119,6 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def uvicorn_config(dashboard: Dashboard) -> uvicorn.Config:
-    """What uvicorn is started with."""
     return uvicorn.Config(
         dashboard,
         log_config=None,  # one event, one line, by our own logger
@@ -185,7 +184,6 @@ def _stopping(server: uvicorn.Server) -> Iterator[None]:
 
 
 def address(listener: socket.socket, root_path: str | None) -> str:
-    """Where a browser finds it."""
     host, port, *_ = listener.getsockname()
     shown = f"[{host}]" if ":" in host else host
     return f"http://{shown}:{port}{root_path or ''}/"

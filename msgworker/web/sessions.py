@@ -204,7 +204,6 @@ class Sessions:
         return Session(secrets.token_urlsafe(18), name, proof, time.time() + self.seconds)
 
     def text_of(self, session: Session) -> str:
-        """The value of the cookie."""
         values = [session.sid, session.name, session.proof, session.until]
         return str(self._cookies.dumps(values))
 

@@ -211,7 +211,6 @@ def size(value: int | None) -> str:
 
 
 def setting(value: Any, name: str) -> str:
-    """The value of a setting; seconds also as an age, from two minutes on."""
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -130,14 +130,12 @@ class Badges:
         self._read_at: float | None = None
 
     def note(self, found: Overview) -> None:
-        """An overview was read."""
         counts = (found.unacknowledged, found.hold_objects, found.hold_jobs, found.dead)
         told = zip(BADGED.items(), map(str, counts), strict=True)
         self._found = {name: (count, word) for (name, word), count in told if count != "0"}
         self._read_at = time.monotonic()
 
     def forget(self) -> None:
-        """Nothing was read."""
         self._found, self._read_at = {}, None
 
     @property
@@ -252,7 +250,6 @@ class Site:
         return self.app.ops.within(self.settings.deadline)
 
     def acting(self, request: HTTPConnection) -> Ops:
-        """For writes, by who asks."""
         viewer = self.viewer(request)
         return self.writing(actor=viewer.name, source=f"web, {viewer.by}, {client_of(request)}")
 
@@ -334,7 +331,6 @@ class Site:
     # ------------------------------------------------------------ who
 
     def viewer(self, request: HTTPConnection) -> Viewer:
-        """Who asks."""
         found = request.state.viewer
         if found is None:
             raise HTTPException(401)
@@ -342,7 +338,6 @@ class Site:
         return found
 
     def may(self, request: HTTPConnection, role: Role) -> bool:
-        """Whether the viewer has the role."""
         return request.state.viewer is not None and request.state.viewer.role >= role
 
     def need(self, request: HTTPConnection, role: Role) -> Viewer:
@@ -487,7 +482,6 @@ def paged(query: Mapping[str, str], after: Any, next_after: Any) -> dict[str, An
 
 
 def site_of(request: HTTPConnection) -> Site:
-    """The site of a request."""
     found: Site = request.app.state.site
     return found
 

@@ -147,7 +147,6 @@ class Watch:
                 del self._followed[attempt]
 
     def close(self) -> None:
-        """End its thread."""
         self._ended.set()
 
     def _run(self) -> None:
@@ -189,7 +188,6 @@ class ReadThreads:
 
     @property
     def busy(self) -> int:
-        """How many calls run."""
         return len(self._busy)
 
     @property
@@ -259,7 +257,6 @@ class Sharing:
         return result
 
     def forget(self) -> None:
-        """Drop all values."""
         self._made.clear()
 
 
@@ -387,7 +384,6 @@ class RunningWrites:
             return self._writes.get(write_id)
 
     def running(self) -> list[RunningWrite]:
-        """Those that have not ended."""
         with self._lock:
             return [one for one in self._writes.values() if not one.over.is_set()]
 

@@ -223,7 +223,6 @@ class ApiCall:
         return self.site.writing(actor=viewer.name, source=source, key=key, request=request)
 
     def path(self, name: str) -> str:
-        """A part of the path."""
         return str(self.request.path_params[name])
 
     def number(self, name: str, what: str) -> int:
@@ -260,8 +259,6 @@ class Endpoint:
         return self.method != "GET"
 
     def route(self) -> Route:
-        """The route of it."""
-
         async def answer(request: Request) -> Response:
             return await _answer(self, request)
 
@@ -360,7 +357,6 @@ async def _answer(endpoint: Endpoint, request: Request) -> Response:
 
 
 def _as_response(site: Site, request: Request, found: Any) -> Response:
-    """A value as the answer."""
     if isinstance(found, Page):
         following = None
         if found.after is not None:
@@ -378,7 +374,6 @@ def _as_response(site: Site, request: Request, found: Any) -> Response:
 
 
 def repaired(done: Repaired, without: Callable[[str], str] = str) -> dict[str, Any]:
-    """The result of a write."""
     found: dict[str, Any] = plain(done, without)
     found["why"] = {str(why): count for why, count in done.why}
     found["skips"] = [
@@ -396,7 +391,6 @@ def answer_of(value: Any, status: int = 200, **headers: str) -> Response:
 
 
 def problem(status: int, detail: str, **more: Any) -> Response:
-    """A problem document (RFC 9457)."""
     body = {"type": "about:blank", "title": STATUS[status], "status": status, "detail": detail}
     return Response(dumped(body | plain(more)), status, media_type="application/problem+json")
 
@@ -492,7 +486,6 @@ async def _once(endpoint: Endpoint, call: ApiCall) -> Any:
 
 
 def _replayed(before: Operation, what: str) -> Response:
-    """The answer to a request whose key is recorded."""
     if before.request != what:
         return problem(
             422, "this Idempotency-Key was used for another request; take a new key for each"

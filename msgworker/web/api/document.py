@@ -86,7 +86,6 @@ class Changed(TypedDict, total=False):
 
 
 def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
-    """The document."""
     parts = _Parts()
     paths: dict[str, dict[str, Any]] = {}
     for one in endpoints:

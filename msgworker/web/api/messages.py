@@ -16,19 +16,7 @@ from msgworker.store.items import ItemInfo
 from msgworker.store.tries import Try
 from msgworker.web import shown
 from msgworker.web.api import calling
-from msgworker.web.api.calling import (
-    ApiCall,
-    ApiInput,
-    Flag,
-    Instant,
-    Page,
-    Reason,
-    Selection,
-    Why,
-    Wrong,
-    endpoint,
-    page_of,
-)
+from msgworker.web.api.calling import ApiCall, Page, Wrong, endpoint, page_of
 from msgworker.web.api.operations import lasting
 from msgworker.web.sessions import Role
 from msgworker.web.site import COUNTED, Site
@@ -44,17 +32,17 @@ class Filter(calling.Paging):
     topic: calling.Topic | None = None
     object_id: calling.ObjectId | None = None
     error: calling.ErrorPart | None = None
-    since: Instant | None = None
+    since: calling.Instant | None = None
     fingerprint: calling.Fingerprint | None = None
     job: calling.JobIdText | None = None
-    acknowledged: Flag | None = None
+    acknowledged: calling.Flag | None = None
     order: Literal["newest", "oldest"] = "newest"
 
 
-class Shown(ApiInput):
+class Shown(calling.ApiInput):
     """payload: "1" shows payloads, and values of items, without what is hidden by the settings."""
 
-    payload: Flag = "0"
+    payload: calling.Flag = "0"
 
 
 class Items(calling.Paging, Shown):
@@ -63,23 +51,23 @@ class Items(calling.Paging, Shown):
     state: Literal["done", "failed"] | None = None
 
 
-class Send(ApiInput):
+class Send(calling.ApiInput):
     """A message to send; see `App.send`."""
 
     topic: calling.NewTopic
     payload: Any = None
     object_id: calling.ObjectId | None = None
     delay: Annotated[float, Field(ge=0, le=366 * 86_400, allow_inf_nan=False)] | None = None
-    at: Instant | None = None
+    at: calling.Instant | None = None
     priority: Annotated[int, Field(strict=True, ge=0, le=32_767)] | None = None
     unique_key: calling.Key | None = None
     unique: Literal["open", "kept"] = "open"
     on_duplicate: Literal["skip", "raise", "replace"] = "skip"
     job: calling.JobId | None = None
-    reason: Reason | None = None
+    reason: calling.Reason | None = None
 
 
-class Again(Why):
+class Again(calling.Why):
     """force, with_successors, also_done: as in `app.ops.rerun`."""
 
     force: bool = Field(default=False, strict=True)
@@ -87,21 +75,21 @@ class Again(Why):
     also_done: bool = Field(default=False, strict=True)
 
 
-class Edit(Why):
+class Edit(calling.Why):
     """New values, as in `app.ops.edit`; what is left out stays. available_at: null = at once. seen:
     of a dry run; the message must still be so."""
 
     topic: calling.NewTopic | None = None
     payload: Any = None
-    available_at: Instant | None = None
+    available_at: calling.Instant | None = None
     priority: Annotated[int, Field(strict=True, ge=0, le=2**31 - 1)] | None = None
     seen: Annotated[str, Field(pattern="^[0-9a-f]{16}$")] | None = None
 
 
-class Many(Why):
+class Many(calling.Why):
     """A selection, with the number that a dry run said would be changed."""
 
-    filter: Selection
+    filter: calling.Selection
     expected_count: calling.Count | None = None
     rate: Annotated[float, Field(ge=0.001, le=1_000_000, allow_inf_nan=False)] | None = None
 
@@ -268,7 +256,9 @@ async def edit_message(call: ApiCall) -> Repaired:
 def _add(change: Change, many: bool) -> None:
     """The endpoint of a change, on one message or on many."""
     word, again = change.word, bool(change.orders)
-    body: type[ApiInput] = (ManyAgain if again else Many) if many else (Again if again else Why)
+    body: type[calling.ApiInput] = (
+        (ManyAgain if again else Many) if many else (Again if again else calling.Why)
+    )
 
     @endpoint(
         f"POST /{word}" if many else f"POST /messages/{{msg_id}}/{word}",

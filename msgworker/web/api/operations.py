@@ -18,14 +18,8 @@ from msgworker.ops.records import ScheduleInfo
 from msgworker.queries.instances import InstanceInfo, TopicLimit
 from msgworker.queries.jobs import JobInfo
 from msgworker.web import shown
-from msgworker.web.api.calling import (
-    ApiCall,
-    ListInput,
-    Page,
-    Why,
-    endpoint,
-    page_of,
-)
+from msgworker.web.api import calling
+from msgworker.web.api.calling import ApiCall, Page, endpoint, page_of
 from msgworker.web.threads import AFTER, RunningWrite, TooManyWrites
 from msgworker.web.writes import ON_THINGS, OnThing
 
@@ -102,34 +96,34 @@ class Lock:
     ttl: float
 
 
-class Release(Why):
+class Release(calling.Why):
     """force: also from a live one, see the dashboard's documentation."""
 
     force: bool = Field(default=False, strict=True)
 
 
-@endpoint("GET /instances", InstanceInfo, query=ListInput, page=True)
+@endpoint("GET /instances", InstanceInfo, query=calling.ListInput, page=True)
 async def list_instances(call: ApiCall) -> Page:
     """Live instances, then dead and foreign ones."""
     found = await call.site.look(call.ops.instances)
     return page_of(call, found, lambda one: one.instance_id)
 
 
-@endpoint("GET /schedules", ScheduleInfo, query=ListInput, page=True)
+@endpoint("GET /schedules", ScheduleInfo, query=calling.ListInput, page=True)
 async def list_schedules(call: ApiCall) -> Page:
     """Schedules with their next times; payloads are not shown."""
     found = await call.site.look(call.ops.schedules)
     return page_of(call, [replace(one, payload=None) for one in found], lambda one: one.name)
 
 
-@endpoint("GET /limits", TopicLimit, query=ListInput, page=True)
+@endpoint("GET /limits", TopicLimit, query=calling.ListInput, page=True)
 async def list_limits(call: ApiCall) -> Page:
     """The topics with max_running or rate, and what is used of them."""
     found = await call.site.look(call.ops.limits)
     return page_of(call, found, lambda one: one.topic)
 
 
-class Locks(ListInput):
+class Locks(calling.ListInput):
     """centre: those of the database, or of the other lock centre that the dashboard knows."""
 
     centre: Literal["database", "other"] = "database"
@@ -164,7 +158,7 @@ def _add(act: OnThing) -> None:
     """The endpoint of a write about one thing."""
     place, name = act.api.rsplit(" ", 1)
     part = place[place.index("{") + 1 : place.index("}")].partition(":")[0]
-    body = ReleaseLock if act.what == "lock" else Release if act.force else Why
+    body = ReleaseLock if act.what == "lock" else Release if act.force else calling.Why
 
     @endpoint(place, Repaired, name=name, says=act.says, role=act.role, body=body)
     async def handler(call: ApiCall) -> Repaired | Progress:

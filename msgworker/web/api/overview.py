@@ -14,25 +14,11 @@ from msgworker.queries.lanes import LaneInfo
 from msgworker.store.audit import AuditEntry, Operation
 from msgworker.web import shown
 from msgworker.web.api import calling
-from msgworker.web.api.calling import (
-    Actor,
-    ApiCall,
-    ApiInput,
-    Flag,
-    IdText,
-    Instant,
-    Kind,
-    Limit,
-    ListInput,
-    Page,
-    Topic,
-    endpoint,
-    page_of,
-)
+from msgworker.web.api.calling import ApiCall, Page, endpoint, page_of
 from msgworker.web.api.operations import job_of
 
 
-class Span(ApiInput):
+class Span(calling.ApiInput):
     """window: of time, up to now."""
 
     window: Literal["1h", "6h", "24h"] = "1h"
@@ -41,7 +27,7 @@ class Span(ApiInput):
 class Window(Span):
     """window: of time, up to now. topic: only this one."""
 
-    topic: Topic | None = None
+    topic: calling.Topic | None = None
 
 
 @endpoint("GET /overview", Overview)
@@ -50,7 +36,7 @@ async def get_overview(call: ApiCall) -> Overview:
     return await call.site.look(call.ops.overview)
 
 
-@endpoint("GET /topics", TopicInfo, query=ListInput, page=True)
+@endpoint("GET /topics", TopicInfo, query=calling.ListInput, page=True)
 async def list_topics(call: ApiCall) -> Page:
     """All topics, with counts, pauses and limits."""
     found = await call.site.look(call.ops.overview)
@@ -85,7 +71,7 @@ class Groups(calling.Paging):
     """topic, since, job: only failures of this topic, since this instant, and of this job."""
 
     topic: calling.Topic | None = None
-    since: Instant | None = None
+    since: calling.Instant | None = None
     job: calling.JobIdText | None = None
 
 
@@ -111,11 +97,11 @@ async def list_lanes(call: ApiCall) -> Page:
 # --- Jobs.
 
 
-class Jobs(ApiInput):
+class Jobs(calling.ApiInput):
     """state: "open" = those that have not completed, "ended" = the others."""
 
-    limit: Limit = 50
-    after: IdText | None = None
+    limit: calling.Limit = 50
+    after: calling.IdText | None = None
     state: Literal["open", "ended"] | None = None
 
 
@@ -138,17 +124,17 @@ async def get_job(call: ApiCall) -> JobInfo:
 # --- The audit: what was asked, by whom, from where and why; and operations as they run.
 
 
-class Entries(ApiInput):
+class Entries(calling.ApiInput):
     """kind, actor: exactly. since: started since. msg_id: what was done to this message. payload:
     "1" shows payloads before an edit and after it, without what is hidden by the settings."""
 
-    limit: Limit = 50
-    after: IdText | None = None
-    kind: Kind | None = None
-    actor: Actor | None = None
-    since: Instant | None = None
-    msg_id: IdText | None = None
-    payload: Flag = "0"
+    limit: calling.Limit = 50
+    after: calling.IdText | None = None
+    kind: calling.Kind | None = None
+    actor: calling.Actor | None = None
+    since: calling.Instant | None = None
+    msg_id: calling.IdText | None = None
+    payload: calling.Flag = "0"
 
 
 @endpoint("GET /audit", AuditEntry, query=Entries, page=True)

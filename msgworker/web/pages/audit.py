@@ -95,7 +95,6 @@ HELP = ADVICE | {
 
 
 async def begun(request: Request, work: Work, **about: Any) -> Response:
-    """Begin a write, and go to its page."""
     site = site_of(request)
     try:
         write = site.writes.start(work, by=site.viewer(request).name, **about)

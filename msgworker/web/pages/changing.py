@@ -35,7 +35,6 @@ COUNT_SECONDS = 0.1
 
 
 def reason_of(form: Mapping[str, str]) -> str:
-    """The reason of a write; raises ConfigError."""
     reason = form.get("reason", "").strip()
     if not 0 < len(reason) <= MOST_REASON:
         raise ConfigError(f"a reason of 1 to {MOST_REASON:,} characters is needed; it is audited")
@@ -165,7 +164,6 @@ def extent_of(form: Mapping[str, str]) -> dict[str, int]:
 
 
 def back(site: Site, request: Request, chosen: Chosen) -> tuple[str, str]:
-    """The page of what was chosen: its path, and its name."""
     numbers, filters = chosen.numbers or [], replace(chosen, ids="").query
     if len(numbers) == 1 and not filters:
         return site.url(request, "message", msg_id=numbers[0]), f"Message {numbers[0]}"
@@ -185,7 +183,6 @@ def act_of(site: Site, request: Request) -> OnThing:
 
 
 def name_of(text: str) -> str:
-    """The name of a thing; raises ConfigError."""
     if not 0 < len(text) <= MOST_NAME:
         raise ConfigError(f"a name has 1 to {MOST_NAME} characters")
     return text
@@ -293,7 +290,6 @@ async def edited(site: Site, request: Request) -> tuple[MessageInfo, tuple[str, 
 
 
 def values_of(site: Site, info: MessageInfo) -> dict[str, str]:
-    """The values of a message as a form has them."""
     at = info.available_at
     return {
         "topic": info.topic or "",
