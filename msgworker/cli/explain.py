@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from msgworker import App, db
-from msgworker.cli.options import Call, audited, limited, message_id, on_table
+from msgworker.cli.options import Call, audited, limited, on_table
 from msgworker.cli.output import (
     Column,
     NothingMatched,
@@ -34,6 +34,7 @@ from msgworker.cli.output import (
 )
 from msgworker.cli.rerun import print_act
 from msgworker.cli.show import age_of, as_dict, items_dict, items_text, tries_of, what
+from msgworker.config import id_of
 from msgworker.counted import plural, that_hold_up
 from msgworker.message import State, topic_of
 from msgworker.queries.counts import Count, Exact
@@ -107,7 +108,7 @@ def limit_columns(counts: list[Count]) -> list[Column]:
 @on_table
 def explain(call: Call, msg_id: str) -> None:
     """Say why a message is not running, and what the message before it waits for."""
-    number = message_id(msg_id)
+    number = id_of(msg_id)
     found = call.app.ops.explain(number)
     if found is None:
         raise NothingMatched(f"there is no message {number} in {call.app.table.name}")

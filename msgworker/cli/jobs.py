@@ -12,7 +12,7 @@ import click
 
 from msgworker import App
 from msgworker.cli.logs import screen
-from msgworker.cli.options import Call, limited, message_id, on_table, writes
+from msgworker.cli.options import Call, limited, on_table, writes
 from msgworker.cli.output import (
     Column,
     NothingMatched,
@@ -30,7 +30,7 @@ from msgworker.cli.output import (
     when,
 )
 from msgworker.cli.rerun import as_json_of, print_act, print_result
-from msgworker.config import SETTINGS, nearest
+from msgworker.config import SETTINGS, id_of, nearest
 from msgworker.counted import many, plural
 from msgworker.errors import ConfigError, ExitCode
 from msgworker.queries.explain import Waits
@@ -106,11 +106,11 @@ def jobs(
         call.need_reason()
     app = call.app
     if action is None or job is None:
-        last = None if after is None else message_id(after)
+        last = None if after is None else id_of(after)
         found = app.ops.jobs(is_open=is_open or None, limit=limit, after=last)
         _list(found, as_json=call.as_json)
         return 0
-    job_id = message_id(job)
+    job_id = id_of(job)
     if action == "show":
         return _show(app, job_id, as_json=call.as_json, watch=watch, seconds=seconds)
     if action == "cancel":

@@ -12,11 +12,12 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+from msgworker.cli.group import Invocation
 from msgworker.cli.output import visible
 from msgworker.db import without
 from msgworker.instance.running.traceback import trace_of
@@ -37,29 +38,19 @@ SHORT_TRACE = 2000
 class Lines(logging.Formatter):
     """Formats a record as one line, text or JSON; in text the traceback of a warning follows.
 
-    proposes: what becomes of commands in it.
-    dated: a line of text has the day, too.
+    program: whose secrets are left out, and which says how commands in it are called. dated: a
+    line of text has the day, too.
     """
 
-    def __init__(
-        self,
-        *,
-        form: str,
-        secrets: set[str],
-        tracebacks: bool,
-        proposes: Callable[[str], str] = str,
-        dated: bool = True,
-    ) -> None:
+    def __init__(self, form: str, program: Invocation, *, dated: bool = True) -> None:
         super().__init__()
         self._clock = "%Y-%m-%d %H:%M:%S" if dated else "%H:%M:%S"
         self._json = form == "json"
-        self._secrets = secrets
-        self._tracebacks = tracebacks
-        self._proposes = proposes
+        self._program = program
 
     def format(self, record: logging.LogRecord) -> str:
         facts = {name: getattr(record, name) for name in FACTS if hasattr(record, name)}
-        text = self._proposes(without(record.getMessage(), self._secrets))
+        text = self._program.proposes(self._without(record.getMessage()))
         write = self._as_json if self._json else self._as_text
         return write(record, text, facts)
 
@@ -74,29 +65,32 @@ class Lines(logging.Formatter):
         }
         error = _error(record)
         if error is not None:
-            event["error"] = _short(without(_last_line(error), self._secrets), MAX_ERROR)
+            event["error"] = _short(self._without(_last_line(error)), MAX_ERROR)
             trace = "".join(traceback.format_exception(error))
-            event["traceback"] = _short(without(trace, self._secrets), LONG_TRACE)
+            event["traceback"] = _short(self._without(trace), LONG_TRACE)
         return json.dumps(event, default=str).replace("\x7f", "\\u007f")
 
     def _as_text(self, record: logging.LogRecord, text: str, facts: dict[str, Any]) -> str:
         clock = _instant(record).astimezone().strftime(self._clock)
         parts = [f"{clock} {record.levelname.lower():<7} {text}"]
         error = _error(record)
-        said = "" if error is None else without(_last_line(error), self._secrets)
+        said = "" if error is None else self._without(_last_line(error))
         if said and shown(_without_module(said), MAX_ERROR) not in text:
             parts.append(f"error={said!r}")
         parts += [f"{name}={value}" for name, value in facts.items() if value is not None]
         line = visible("  ".join([parts[0], " ".join(parts[1:])]).rstrip())
         trace = None if error is None else self._trace(record, error)
         if trace:
-            trace = without(trace, self._secrets)
+            trace = self._without(trace)
             line = "\n".join([line, *(visible(f"    {t}") for t in trace.splitlines())])
         return line
 
+    def _without(self, text: str) -> str:
+        return without(text, self._program.secrets)
+
     def _trace(self, record: logging.LogRecord, error: BaseException) -> str | None:
         """The traceback: in full with --debug, else the user's frames."""
-        if self._tracebacks:
+        if self._program.debug:
             return "".join(traceback.format_exception(error))
         return trace_of(error, most=SHORT_TRACE) if record.levelno >= logging.WARNING else None
 
@@ -167,15 +161,11 @@ class Screen(logging.Handler):
 
 
 @contextmanager
-def logging_to_stderr(
-    *, level: str, form: str, secrets: set[str], tracebacks: bool, proposes: Callable[[str], str]
-) -> Iterator[Screen]:
-    """Send every log record of this process to stderr until the block ends. proposes: see
-    `Invocation`."""
+def logging_to_stderr(level: str, form: str, program: Invocation) -> Iterator[Screen]:
+    """Send every log record of this process to stderr until the block ends."""
     screen = Screen()
-    dated = not screen.is_terminal  # a file or the log of a service is read on another day
-    how: dict[str, Any] = {"form": form, "secrets": secrets, "tracebacks": tracebacks}
-    screen.setFormatter(Lines(**how, proposes=proposes, dated=dated))
+    # A file or the log of a service is read on another day.
+    screen.setFormatter(Lines(form, program, dated=not screen.is_terminal))
     root = logging.getLogger()
     before, own = root.level, logging.getLogger("msgworker")
     own_before = own.level

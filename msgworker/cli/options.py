@@ -18,7 +18,7 @@ from msgworker import App, db
 from msgworker.cli import logs
 from msgworker.cli.group import APP_EXAMPLE, METAVAR, Invocation, debug_option, is_reference
 from msgworker.cli.output import Usage
-from msgworker.config import SETTINGS, Configuration, as_id, flag_of, load
+from msgworker.config import SETTINGS, Configuration, flag_of, load
 from msgworker.errors import MsgworkerError, SchemaError
 from msgworker.instance.running.traceback import library_of
 from msgworker.message import State
@@ -59,15 +59,8 @@ class Call:
     def conf(self) -> Configuration:
         """Its configuration; the first use starts the log."""
         conf = load(self.chosen, file=self.file)
-        self.ctx.with_resource(
-            logs.logging_to_stderr(
-                level=conf["log_level"] or self.log_level,
-                form=conf["log_format"],
-                secrets=self.program.secrets,
-                tracebacks=self.program.debug,
-                proposes=self.program.proposes,
-            )
-        )
+        level = conf["log_level"] or self.log_level
+        self.ctx.with_resource(logs.logging_to_stderr(level, conf["log_format"], self.program))
         return conf
 
     @functools.cached_property
@@ -297,13 +290,6 @@ def asks_for_dead(given: dict[str, Any], *, dead: bool = False) -> None:
     if dead or only:
         given["status"] = "dead"
     given["acknowledged"] = False if only else None
-
-
-def message_id(text: str) -> int:
-    """A message's id from the command line: a whole number of 64 bits; raises Usage."""
-    if (number := as_id(text)) is None:
-        raise Usage(f"an id is a whole number of at most 64 bits, got {text!r:.60}")
-    return number
 
 
 def id_in_range(number: int | None) -> int | None:

@@ -20,7 +20,6 @@ from msgworker.cli.options import (
     asks_for_dead,
     common,
     filters,
-    message_id,
     of_group,
     options,
     target,
@@ -39,6 +38,7 @@ from msgworker.cli.output import (
     safe,
 )
 from msgworker.cli.show import as_dict, instant_of
+from msgworker.config import id_of
 from msgworker.counted import plural
 from msgworker.ops.call import ADVICE, OnProgress, Progress, Repaired
 from msgworker.ops.queries import MAX_GROUPS
@@ -60,7 +60,7 @@ chooses = options(click.argument("ids", nargs=-1, metavar="ID..."), filters, of_
 
 def choice_of(given: dict[str, Any]) -> dict[str, Any]:
     """Takes the options of `chooses` and `long_work` out of `given`; checks them; raises Usage."""
-    ids = [message_id(text) for text in given.pop("ids", ())]
+    ids = [id_of(text) for text in given.pop("ids", ())]
     chosen: dict[str, Any] = {name: given.pop(name) for name in FILTERS if name in given}
     chosen["since"] = instant_of(chosen["since"])
     named = [name for name, value in chosen.items() if value is not None]
@@ -86,7 +86,7 @@ def _first_filter() -> str:
 def operation_of(given: dict[str, Any]) -> int | None:
     before, text = given.pop("resume"), given.pop("operation")
     text = before if text is None else text
-    return None if text is None else message_id(text)
+    return None if text is None else id_of(text)
 
 
 def rate_of(given: dict[str, Any]) -> float | None:

@@ -13,10 +13,11 @@ from sqlalchemy.exc import DBAPIError
 
 from msgworker import App
 from msgworker import payload as payloads
-from msgworker.cli.options import Call, by_whom, message_id, on_table, writes
+from msgworker.cli.options import Call, by_whom, on_table, writes
 from msgworker.cli.output import NOTHING_MATCHED, Usage, note, print_json
 from msgworker.cli.rerun import as_json_of, aside, ask
 from msgworker.cli.show import print_changes
+from msgworker.config import id_of
 from msgworker.config.values import duration_or_instant, seconds
 from msgworker.counted import plural
 from msgworker.db import Trouble, trouble
@@ -150,7 +151,7 @@ def edit(
     Prints what changes. It is refused if the message runs, is done, or has changed since it was
     read. A dead message stays dead until it is rerun. A --reason is required, for the audit.
     """
-    number = message_id(msg_id)
+    number = id_of(msg_id)
     call.need_reason()
     how = {name: call.how[name] for name in ("actor", "reason")}
     dry_run = call.how["dry_run"]

@@ -16,7 +16,6 @@ from msgworker.cli.options import (
     filters,
     id_in_range,
     limited,
-    message_id,
     of_group,
     on_table,
     unacknowledged,
@@ -39,6 +38,7 @@ from msgworker.cli.output import (
     styled,
     when,
 )
+from msgworker.config import id_of
 from msgworker.config.values import YEAR_SECONDS, duration_or_instant
 from msgworker.counted import plural
 from msgworker.errors import SchemaError
@@ -231,7 +231,7 @@ PAYLOAD_SHOWN = 10_000
 @on_table
 def show(call: Call, msg_id: str, all_: bool, items: int) -> None:
     """Show a message with its payload, last error, failed tries and items."""
-    number, app = message_id(msg_id), call.app
+    number, app = id_of(msg_id), call.app
     info = app.ops.show(number, items=items)
     if info is None:
         raise NothingMatched(f"there is no message {number} in {app.table.name}")
@@ -352,7 +352,7 @@ def _later(info: MessageInfo) -> str:
 @on_table
 def audit(call: Call, msg_id: str | None, limit: int) -> int:
     """List what operators did, newest first: all operations, or those that changed message ID."""
-    number = None if msg_id is None else message_id(msg_id)
+    number = None if msg_id is None else id_of(msg_id)
     found = call.app.ops.audit(number, limit=limit)
     if call.as_json:
         print_json([entry_dict(entry) for entry in found])

@@ -18,10 +18,10 @@ from msgworker import App, Report, Worker, db
 from msgworker.app import columns_of, settings_of, table_from
 from msgworker.cli.locks import check_scope, keep_secrets, scoped
 from msgworker.cli.logs import StatusLine
-from msgworker.cli.options import Call, app_option, as_json, common, flags, message_id, options
+from msgworker.cli.options import Call, app_option, as_json, common, flags, options
 from msgworker.cli.output import Usage, print_json
 from msgworker.cli.processes import Fleet, Parent
-from msgworker.config import SETTINGS, Configuration, flag_of
+from msgworker.config import SETTINGS, Configuration, flag_of, id_of
 from msgworker.coordination import OneJob
 from msgworker.errors import ConfigError
 from msgworker.instance.stop import Signals, StopRequest
@@ -162,7 +162,7 @@ def drain(
     if job is not None:
         if call.chosen["scope"] is not None:
             raise Usage("--job and --scope exclude each other")
-        call.chosen["scope"] = f"job:{message_id(job)}"
+        call.chosen["scope"] = f"job:{id_of(job)}"
     parent = _parent(call, report_fd, text=not call.as_json)
     app, conf = _checked_app(call, quiet), call.conf
     if conf["processes"] > 1:

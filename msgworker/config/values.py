@@ -120,6 +120,13 @@ def as_id(text: str) -> int | None:
     return found if found is not None and -(2**63) <= found < 2**63 else None
 
 
+def id_of(text: str) -> int:
+    """An id, as of a message or a job; raises ConfigError."""
+    if (found := as_id(text.strip())) is None:
+        raise ConfigError(f"an id is a whole number of at most 64 bits, got {text!r:.60}")
+    return found
+
+
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
 

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 
-from msgworker.config import as_id, as_instant
+from msgworker.config import as_id, as_instant, id_of
 from msgworker.counted import plural
 from msgworker.errors import ConfigError
 from msgworker.message import State
@@ -193,13 +193,6 @@ class Chosen:
         return (
             " ".join([f"{self.status} messages".strip(), *parts]) if self.query else "all messages"
         )
-
-
-def id_of(text: str) -> int:
-    """An id, as of a message or a job; raises ConfigError."""
-    if (found := as_id(text.strip())) is None:
-        raise ConfigError(f"an id is a whole number of at most 64 bits, got {text!r:.60}")
-    return found
 
 
 def whole(given: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:

@@ -19,8 +19,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from msgworker.logs import logger
 from msgworker.web.access import Role, Viewer, forwarded_for, is_address, is_of
 from msgworker.web.forms import form_of
-from msgworker.web.sessions import Session, Sessions, cookie_of, is_secure
-from msgworker.web.site import Site, root_of, route_of, wants_html
+from msgworker.web.sessions import Session, Sessions, cookie_of
+from msgworker.web.site import Site, root_of, route_of, set_cookie, wants_html
 
 MOST_BODY = 64 * 1024
 BODY_SECONDS = 10.0
@@ -260,7 +260,7 @@ class Gate(Guard):
             changed = wanted is not session
             is_page = fresh and is_html(message)
             if message["type"] == "http.response.start" and (changed or is_page):
-                set_cookie(scope, message, sessions, wanted)
+                _set_session(scope, message, sessions, wanted)
             await send(message)
 
         await self._inner(scope, receive, sent)
@@ -275,19 +275,15 @@ class Gate(Guard):
         return found
 
 
-def set_cookie(scope: Scope, message: Message, sessions: Sessions, session: Session | None) -> None:
+def _set_session(
+    scope: Scope, message: Message, sessions: Sessions, session: Session | None
+) -> None:
     """Set or remove the session's cookie in the start of a response."""
-    made = Response()
-    path = root_of(scope) or "/"
-    made.set_cookie(
-        sessions.cookie(scope),
-        "" if session is None else sessions.text_of(session),
-        max_age=0 if session is None else sessions.seconds,
-        path=path,
-        secure=is_secure(scope),
-        httponly=True,
-        samesite="strict",
-    )
+    made, name = Response(), sessions.cookie(scope)
+    if session is None:
+        set_cookie(scope, made, name, "", 0)
+    else:
+        set_cookie(scope, made, name, sessions.text_of(session), sessions.seconds)
     MutableHeaders(scope=message).append("set-cookie", made.headers["set-cookie"])
 
 

@@ -36,7 +36,7 @@ from msgworker.ops import Ops
 from msgworker.queries.counts import Overview
 from msgworker.web import shown
 from msgworker.web.access import Door, Network, Viewer, client_of
-from msgworker.web.sessions import Role, Session, Sessions, cookie_of
+from msgworker.web.sessions import Role, Session, Sessions, cookie_of, is_secure
 from msgworker.web.threads import (
     Busy,
     Hardships,
@@ -471,6 +471,19 @@ def wants_html(request: HTTPConnection) -> bool:
     """Whether a refusal should be a page."""
     return not route_of(request.scope).startswith("/api/") and "text/html" in request.headers.get(
         "accept", ""
+    )
+
+
+def set_cookie(scope: Scope, answer: Response, name: str, value: str, seconds: int) -> None:
+    """A cookie of ours, for the place where the dashboard is served."""
+    answer.set_cookie(
+        name,
+        value,
+        max_age=seconds,
+        path=root_of(scope) or "/",
+        secure=is_secure(scope),
+        httponly=True,
+        samesite="strict",
     )
 
 

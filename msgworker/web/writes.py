@@ -5,33 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from msgworker.config import id_of
 from msgworker.ops import Ops
 from msgworker.ops.call import Repaired
-from msgworker.web.forms import id_of
 from msgworker.web.sessions import Role
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Write:
-    """A write. kind: in the path of its page. text: what it does. ops: the function of ops, "" =
-    it is named as the kind."""
+    """A write. kind: in the path of its page. text: what it does. verb, ops, the function of ops:
+    by the words of the kind, unless they are given."""
 
     kind: str
-    verb: str
     text: str
+    verb: str = ""
     ops: str = ""
     role: Role = Role.OPERATOR
 
+    def __post_init__(self) -> None:
+        self.verb = self.verb or self.kind.partition("-")[0].capitalize()
+        self.ops = self.ops or self.kind.replace("-", "_")
+
     def of(self, ops: Ops) -> Callable[..., Repaired]:
         """The function, of these ops."""
-        found: Callable[..., Repaired] = getattr(ops, self.ops or self.kind.replace("-", "_"))
+        found: Callable[..., Repaired] = getattr(ops, self.ops)
         return found
 
 
 # --- On messages, by id or by filter.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Change(Write):
     """A write on messages. word: in the paths and names of its endpoints, on one message and on
     many; says: what these say of themselves. orders: what it can do about the order of an object:
@@ -67,7 +71,6 @@ CHANGES = {
     for one in (
         Change(
             kind="rerun",
-            verb="Rerun",
             text="Failed and dead messages are tried again, with their tries set to 0: each has "
             "all its tries again. Items of a fan-out that are done stay done: only the others run.",
             word="rerun",
@@ -76,7 +79,6 @@ CHANGES = {
         ),
         Change(
             kind="discard",
-            verb="Discard",
             text="New, failed and dead messages become dead for good, with the reason as their "
             "error. Their objects continue with what is behind them.",
             word="skip",
@@ -87,7 +89,6 @@ CHANGES = {
         ),
         Change(
             kind="cancel",
-            verb="Cancel",
             text="New and failed messages are dead at once. Running ones are asked to end: their "
             "instance sees that within a heartbeat.",
             word="cancel",
@@ -98,7 +99,6 @@ CHANGES = {
         ),
         Change(
             kind="acknowledge",
-            verb="Acknowledge",
             text="Dead messages stay dead, and are known: they leave the numbers that call for "
             "help, and the failures. What they hold up, an object or a job, stays so until they "
             "are rerun or discarded. One that is rerun and dies again is not acknowledged.",
@@ -113,7 +113,6 @@ CHANGES = {
 
 EDIT = Write(
     kind="edit",
-    verb="Edit",
     text="It keeps its id and its place. It is done only if the message is still as it is shown "
     "here. A dead message stays dead until it is rerun.",
 )
@@ -122,7 +121,7 @@ EDIT = Write(
 # --- About one thing that is no message: a topic, an instance, a schedule, a lock.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class OnThing(Write):
     """A write about one thing. what: the word before its name. api: method, path and name of its
     endpoint; says: what that says of itself. force: the text of the box that allows more, "" =
@@ -153,7 +152,6 @@ ON_THINGS = {
         OnThing(
             kind="pause-topic",
             ops="pause",
-            verb="Pause",
             what="topic",
             text="Its handlers do not start from the next heartbeat of each instance on. Those "
             "that run continue to their end. Messages behind one of this topic wait too.",
@@ -163,7 +161,6 @@ ON_THINGS = {
         OnThing(
             kind="resume-topic",
             ops="resume",
-            verb="Resume",
             what="topic",
             text="Its handlers start again.",
             api="POST /topics/{topic:path}/resume resume_topic",
@@ -181,7 +178,6 @@ ON_THINGS = {
         ),
         OnThing(
             kind="release",
-            verb="Release",
             what="instance",
             text="Its messages are given back, and a try is counted for each. Do this if its "
             "process is gone for good and others must not wait for its lease to end.",
@@ -193,7 +189,6 @@ ON_THINGS = {
         ),
         OnThing(
             kind="pause-job",
-            verb="Pause",
             what="job",
             text="None of its messages starts from the next heartbeat of each instance on. Those "
             "that run continue to their end. Messages behind one of it wait too.",
@@ -202,7 +197,6 @@ ON_THINGS = {
         ),
         OnThing(
             kind="resume-job",
-            verb="Resume",
             what="job",
             text="Its messages start again.",
             api="POST /jobs/{job_id}/resume resume_job",
@@ -210,7 +204,6 @@ ON_THINGS = {
         ),
         OnThing(
             kind="seal-job",
-            verb="Seal",
             what="job",
             text="All of its messages were sent: it completes when they have ended. For one whose "
             "producer has ended before it said so.",
@@ -220,7 +213,6 @@ ON_THINGS = {
         ),
         OnThing(
             kind="cancel-job",
-            verb="Cancel",
             what="job",
             text="It is sealed, its message is never sent, and what has not ended of it is "
             "cancelled: new and failed messages are dead at once, running ones are asked to end.",
@@ -231,7 +223,6 @@ ON_THINGS = {
         ),
         OnThing(
             kind="pause-schedule",
-            verb="Pause",
             what="schedule",
             text="It does not fire from now on. Messages that it has sent are handled.",
             api="POST /schedules/{name:path}/pause pause_schedule",
@@ -239,7 +230,6 @@ ON_THINGS = {
         ),
         OnThing(
             kind="resume-schedule",
-            verb="Resume",
             what="schedule",
             text="It fires again, from its next tick on. Those of the pause are left out.",
             api="POST /schedules/{name:path}/resume resume_schedule",
@@ -257,7 +247,6 @@ ON_THINGS = {
         OnThing(
             kind="delete-schedule",
             role=Role.ADMIN,
-            verb="Delete",
             what="schedule",
             text="It is deleted from the table; its messages stay. A program that still declares "
             "it writes it again at its next start.",
@@ -280,7 +269,6 @@ ON_THINGS = {
 ON_THINGS["release-lock-elsewhere"] = replace(
     ON_THINGS["release-lock"],
     kind="release-lock-elsewhere",
-    ops="release_lock",
     elsewhere=True,
     api="",
 )

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from wcwidth import wcswidth
 
 from msgworker.cli import logs, output
+from msgworker.cli.group import Invocation
 from msgworker.cli.logs import Lines
 from msgworker.cli.output import (
     Column,
@@ -137,7 +138,7 @@ def with_error(made: logging.LogRecord, text: str) -> logging.LogRecord:
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_one_event_is_one_line(form: str) -> None:
-    lines = Lines(form=form, secrets={"canary"}, tracebacks=False)
+    lines = Lines(form, Invocation(secrets={"canary"}))
     made = with_error(record("a\nb\x1b[0m canary", object_id="C\r\n-1"), "x\ny canary")
     text = lines.format(made)
     assert visible(text) == text
@@ -147,15 +148,12 @@ def test_one_event_is_one_line(form: str) -> None:
 def test_a_line_has_the_date_except_on_a_terminal() -> None:
     made = record("x")
     day = f"{datetime.fromtimestamp(made.created, UTC).astimezone():%Y-%m-%d }"
-    texts = [
-        Lines(form="text", secrets=set(), tracebacks=False, dated=dated).format(made)
-        for dated in (True, False)
-    ]
+    texts = [Lines("text", Invocation(), dated=dated).format(made) for dated in (True, False)]
     assert texts[0] == day + texts[1]
 
 
 def test_json_log_has_the_facts() -> None:
-    lines = Lines(form="json", secrets=set(), tracebacks=False)
+    lines = Lines("json", Invocation())
     facts = {"instance": "i", "msg_id": 3, "object_id": "C-1", "topic": "t", "try": 2}
     event = json.loads(lines.format(with_error(record("failed", **facts), "boom")))
     assert {name: event[name] for name in facts} == facts
@@ -185,7 +183,7 @@ def failure(level: int, text: str = "{") -> logging.LogRecord:
 
 
 def test_a_dead_message_has_its_traceback_below_its_line_and_a_retry_has_none() -> None:
-    lines = Lines(form="text", secrets=set(), tracebacks=False)
+    lines = Lines("text", Invocation())
     assert "\n" not in lines.format(failure(logging.INFO))
     dead = lines.format(failure(logging.WARNING)).split("\n")
     assert "message 3 is dead" in dead[0]
@@ -197,7 +195,7 @@ def test_a_dead_message_has_its_traceback_below_its_line_and_a_retry_has_none() 
 
 
 def test_with_debug_a_retry_has_its_whole_traceback() -> None:
-    lines = Lines(form="text", secrets=set(), tracebacks=True)
+    lines = Lines("text", Invocation(debug=True))
     for level in (logging.INFO, logging.WARNING):
         text = lines.format(failure(level))
         assert "/json/" in text
@@ -209,18 +207,18 @@ def test_a_traceback_in_the_log_is_short_masked_and_nothing_in_it_is_raw() -> No
     made.levelno = logging.WARNING
     made = with_error(made, "a\nb\x1b[0m\u202e canary\n" + "x" * 50_000)
     for debug in (False, True):
-        lines = Lines(form="text", secrets={"canary"}, tracebacks=debug)
+        lines = Lines("text", Invocation(secrets={"canary"}, debug=debug))
         found = lines.format(made).split("\n")[1:]
         assert found
         assert all(visible(line) == line for line in found)
         assert "canary" not in "".join(found)
         assert any(r"b\x1b[0m\u202e ***" in line for line in found)
-    lines = Lines(form="text", secrets={"canary"}, tracebacks=False)
+    lines = Lines("text", Invocation(secrets={"canary"}))
     assert len("\n".join(lines.format(made).split("\n")[1:])) < 3000
 
 
 def test_a_json_line_has_the_traceback_as_a_field() -> None:
-    lines = Lines(form="json", secrets={"canary"}, tracebacks=False)
+    lines = Lines("json", Invocation(secrets={"canary"}))
     for level in (logging.INFO, logging.WARNING):
         text = lines.format(failure(level))
         assert "\n" not in text
@@ -233,7 +231,7 @@ def test_a_json_line_has_the_traceback_as_a_field() -> None:
 
 
 def test_a_json_line_is_not_as_long_as_the_text_of_an_error() -> None:
-    lines = Lines(form="json", secrets=set(), tracebacks=False)
+    lines = Lines("json", Invocation())
     text = lines.format(with_error(record("failed"), "x" * 1_000_000))
     event = json.loads(text)
     assert len(text) < 40_000
@@ -242,7 +240,7 @@ def test_a_json_line_is_not_as_long_as_the_text_of_an_error() -> None:
 
 
 def test_an_error_that_the_message_tells_is_not_told_twice() -> None:
-    lines = Lines(form="text", secrets=set(), tracebacks=False)
+    lines = Lines("text", Invocation())
     made = with_error(
         record("message 3 failed: ValueError: no file a.txt [x.py:3 in f]"), "no file a.txt"
     )

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from msgworker import App, Context, Message, events
+from msgworker.cli.group import Invocation
 from msgworker.cli.logs import Lines
 from msgworker.errors import ConfigError
 from msgworker.instance.observers import (
@@ -168,7 +169,7 @@ def test_a_line_of_json_has_the_event_and_no_secret(kit, caplog):
     for i in range(FIRST + 2):
         kit.dies(i, "ValueError: canary\nfake\u2028line \x1b[2J", topic="a\nb")
     kit.beat(61.0)
-    form = Lines(form="json", secrets={"canary"}, tracebacks=False)
+    form = Lines("json", Invocation(secrets={"canary"}))
     lines = [form.format(record) for record in caplog.records]
     found = [json.loads(line) for line in lines]
     assert [one["event"] for one in found] == ["message.dead"] * (FIRST + 1)

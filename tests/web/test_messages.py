@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from msgworker import App, MessageTable
 from msgworker.cli import rerun, show
+from msgworker.config import id_of
 from msgworker.errors import ConfigError
 from msgworker.message import State
 from msgworker.ops import selection
@@ -25,7 +26,7 @@ from msgworker.store.items import label
 from msgworker.store.tries import Kind, Try
 from msgworker.web.api import calling
 from msgworker.web.api import messages as of_api
-from msgworker.web.forms import LABELS, SAID, Chosen, id_of
+from msgworker.web.forms import LABELS, SAID, Chosen
 from msgworker.web.pages.messages import timeline
 from tests.support.browsing import Browser, Page
 from tests.support.leases import registered

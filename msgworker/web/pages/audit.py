@@ -10,11 +10,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from msgworker.config import id_of
 from msgworker.ops.call import ADVICE, Why
 from msgworker.store.audit import AuditEntry, Kind
 from msgworker.store.bounded import MOST
 from msgworker.web import shown
-from msgworker.web.forms import SPANS, Chosen, id_of, whole
+from msgworker.web.forms import SPANS, Chosen, whole
 from msgworker.web.sessions import Role
 from msgworker.web.site import Refused, Site, or_missing, page, paged, site_of
 from msgworker.web.threads import RunningWrite, TooManyWrites, Work

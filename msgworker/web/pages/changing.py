@@ -14,14 +14,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from msgworker.config import as_instant
+from msgworker.config import as_instant, id_of
 from msgworker.errors import ConfigError, PayloadError
 from msgworker.message import State
 from msgworker.ops.call import OnProgress, Repaired
 from msgworker.payload import decode_exactly, pretty
 from msgworker.queries.messages import MessageInfo
 from msgworker.web import forms, shown
-from msgworker.web.forms import Chosen, id_of, whole
+from msgworker.web.forms import Chosen, whole
 from msgworker.web.pages.audit import HELP, begun
 from msgworker.web.site import COUNTED, Refused, Site, or_refused, page
 from msgworker.web.writes import CHANGES, EDIT, ON_THINGS, Change, OnThing

@@ -112,28 +112,17 @@ def scoped_instances(found: Iterable[InstanceInfo]) -> list[tuple[str, str]]:
     return rows
 
 
-@dataclass(frozen=True, slots=True)
-class CentreLocks:
-    """The locks of one centre. title: what it is. act: the kind of write that takes one away.
-    missing: why they are not known."""
-
-    title: str
-    act: str
-    missing: Refused | None
-    groups: list[PartitionGroup]
-    rows: list[Lease]
-
-    @property
-    def left(self) -> int:
-        """How many more locks there are than a page shows."""
-        return max(0, len(self.rows) - ROWS)
-
-
-def kept(title: str, act: str, found: list[Lease] | Refused) -> CentreLocks:
-    """What a page shows of a centre."""
-    if isinstance(found, Refused):
-        return CentreLocks(title, act, found, [], [])
-    return CentreLocks(title, act, None, *split(found))
+def kept(title: str, act: str, found: list[Lease] | Refused) -> dict[str, Any]:
+    """What the page shows of a lock centre. act: the kind of write that takes a lock away."""
+    groups, rows = ([], []) if isinstance(found, Refused) else split(found)
+    return {
+        "title": title,
+        "act": act,
+        "missing": found if isinstance(found, Refused) else None,
+        "groups": groups,
+        "rows": rows,
+        "left": max(0, len(rows) - ROWS),
+    }
 
 
 async def _elsewhere(site: Site, there: LazyCentre) -> list[Lease] | Refused:

@@ -11,8 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from msgworker.logs import Said, logger
 from msgworker.web import access, forms
 from msgworker.web.access import client_of
-from msgworker.web.sessions import is_secure
-from msgworker.web.site import THEME_COOKIE, THEMES, Site, page, root_of
+from msgworker.web.site import THEME_COOKIE, THEMES, Site, page, set_cookie
 
 log = logger("msgworker.web")
 
@@ -54,13 +53,5 @@ async def theme(site: Site, request: Request) -> Response:
     if wanted not in THEMES:
         raise HTTPException(400, f"a theme is one of {', '.join(THEMES)}")
     found = site.back(request, form.get("next"), "overview")
-    found.set_cookie(
-        THEME_COOKIE,
-        wanted,
-        max_age=366 * 86_400,
-        path=root_of(request.scope) or "/",
-        secure=is_secure(request.scope),
-        httponly=True,
-        samesite="strict",
-    )
+    set_cookie(request.scope, found, THEME_COOKIE, wanted, 366 * 86_400)
     return found

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from msgworker.config import id_of
 from msgworker.errors import ConfigError
 from msgworker.message import State, topic_of
 from msgworker.queries.counts import Overview
@@ -27,7 +28,7 @@ from msgworker.store.bounded import Capped, Found
 from msgworker.store.items import ItemState
 from msgworker.store.tries import Kind
 from msgworker.web import shown
-from msgworker.web.forms import SPANS, Chosen, id_of
+from msgworker.web.forms import SPANS, Chosen
 from msgworker.web.sessions import Role
 from msgworker.web.site import Refused, Site, or_missing, page, paged
 from msgworker.web.writes import CHANGES, EDIT, Write
