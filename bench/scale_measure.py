@@ -22,7 +22,7 @@ from msgworker.coordination import DatabaseLocks
 from msgworker.instance.claiming.heads import Wanted
 from msgworker.instance.claiming.passes import SliceSearch
 from msgworker.instance.claiming.search import TableSearch
-from msgworker.store import lease, pauses, recover
+from msgworker.store import controls, lease, recover
 from msgworker.table import Slice
 
 LEASES = 1000
@@ -204,7 +204,7 @@ def _beats(app: App, server: Server) -> dict[str, float]:
         def beat(conn: sa.Connection, me: str = me) -> None:
             lease.renew(conn, t, me, ttl=3600, serves=lease.serves_text(t, None))
             conn.commit()
-            pauses.topics(conn, t)
+            controls.paused_by(conn, t)
             recover.flagged_by(conn, t, me)
             lease.read_all(conn, t)
             recover.owners(conn, t)

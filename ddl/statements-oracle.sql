@@ -1499,9 +1499,32 @@ WHERE msgworker_lock.owner IS NOT NULL AND msgworker_lock.expires_ms > (EXTRACT(
     (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 1000)) AND msgworker_lock.name =
     :mw_name;
 
--- ==================== cancels: Requests to cancel running messages: one row each, until it is settled
+-- ==================== controls: What operators ask of running instances, which read it in their heartbeat: topics and jobs that are paused, and requests to cancel running messages
 
--- look: All in one statement
+-- paused_job_ids: The jobs that are paused; none where there are no jobs
+SELECT msgworker_job.job_id
+FROM msgworker_job
+WHERE msgworker_job.table_name = :param_1 AND msgworker_job.completed_at IS NULL AND msgworker_job.paused_at
+    IS NOT NULL;
+
+-- paused_jobs: The jobs that are paused, the newest first, MOST_JOBS at most; or this one, if it is
+SELECT msgworker_job.job_id, msgworker_job.name, msgworker_job.paused_at AS paused_at,
+    msgworker_job.paused_by, msgworker_job.paused_reason
+FROM msgworker_job
+WHERE msgworker_job.table_name = :param_1 AND msgworker_job.completed_at IS NULL AND msgworker_job.paused_at
+    IS NOT NULL ORDER BY msgworker_job.job_id DESC
+ FETCH FIRST 1000 ROWS ONLY;
+
+-- held_among: Those of these messages (at most `max_ids`) whose job is paused
+SELECT msgworker_message.msg_id
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.job_id IN (SELECT
+    msgworker_job.job_id
+FROM msgworker_job
+WHERE msgworker_job.table_name = :param_1 AND msgworker_job.completed_at IS NULL AND msgworker_job.paused_at
+    IS NOT NULL);
+
+-- look: All in one statement, of the tables that are there
 SELECT 0 AS n, msgworker_pause.topic AS x
 FROM msgworker_pause
 WHERE msgworker_pause.table_name = :table_name_1 UNION ALL SELECT DISTINCT 1 AS n, msgworker_cancel.table_name
@@ -1512,8 +1535,8 @@ WHERE msgworker_cancel.table_name = :table_name_2 UNION ALL SELECT DISTINCT 2 AS
 FROM msgworker_limit
 WHERE msgworker_limit.table_name = :table_name_3;
 
--- read: The requests, or those of some messages (at most `max_ids`), with what has become of each message; none
---     where the table is not there
+-- requests: The requests, or those of some messages (at most `max_ids`), with what has become of each message;
+--     none where the table is not there
 SELECT msgworker_cancel.msg_id, msgworker_cancel.actor, msgworker_cancel.reason,
     msgworker_cancel.requested_at, msgworker_cancel.seen_owner, msgworker_cancel.seen_tries,
     msgworker_message.msg_id AS m, msgworker_message.status, coalesce(msgworker_message.error_try_times, 0) AS
@@ -1544,57 +1567,33 @@ SELECT msgworker_message.msg_id, substr(msgworker_message.claimed_by, 1, 2001) A
 FROM msgworker_message
 WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status = 1;
 
--- add: Request that running messages are cancelled: by id their owner and tries, as they were locked
+-- request_cancel: Request that running messages are cancelled, given by id with their owner and tries, as they
+--     were locked; returns of how many
 DELETE FROM msgworker_cancel WHERE msgworker_cancel.table_name = :table_name_1 AND msgworker_cancel.msg_id IN
     (/* each of mw_ids */);
 INSERT INTO msgworker_cancel (requested_at) VALUES (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP));
 
--- drop: Delete the requests of these messages; return how many there were
+-- drop_requests: Delete the requests of these messages
 DELETE FROM msgworker_cancel WHERE msgworker_cancel.table_name = :table_name_1 AND msgworker_cancel.msg_id IN
     (/* each of mw_ids */);
 
 -- drop_seen: Delete this request; False if it is gone, or another one has taken its place
 DELETE FROM msgworker_cancel WHERE msgworker_cancel.table_name = :table_name_1 AND msgworker_cancel.msg_id =
-    :mw_id AND msgworker_cancel.seen_owner = :mw_owner AND msgworker_cancel.seen_tries = :mw_tries;
+    :msg_id_1 AND msgworker_cancel.seen_owner = :seen_owner_1 AND msgworker_cancel.seen_tries = :seen_tries_1;
 
--- ==================== pauses: Paused topics: one row each, read by every instance in its heartbeat; and paused jobs
-
--- jobs: The jobs that are paused; none where there are no jobs
-SELECT msgworker_job.job_id
-FROM msgworker_job
-WHERE msgworker_job.table_name = :param_1 AND msgworker_job.completed_at IS NULL AND msgworker_job.paused_at
-    IS NOT NULL;
-
--- read_jobs: The jobs that are paused, the newest first, MOST_JOBS at most; or this one, if it is
-SELECT msgworker_job.job_id, msgworker_job.name, msgworker_job.paused_at AS paused_at,
-    msgworker_job.paused_by, msgworker_job.paused_reason
-FROM msgworker_job
-WHERE msgworker_job.table_name = :param_1 AND msgworker_job.completed_at IS NULL AND msgworker_job.paused_at
-    IS NOT NULL ORDER BY msgworker_job.job_id DESC
- FETCH FIRST 1000 ROWS ONLY;
-
--- held_among: Those of these messages (at most `max_ids`) whose job is paused
-SELECT msgworker_message.msg_id
-FROM msgworker_message
-WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.job_id IN (SELECT
-    msgworker_job.job_id
-FROM msgworker_job
-WHERE msgworker_job.table_name = :param_1 AND msgworker_job.completed_at IS NULL AND msgworker_job.paused_at
-    IS NOT NULL);
-
--- read_all: The topics that are paused, by name
+-- pauses: The topics that are paused, by name; none where the table is not there
 SELECT msgworker_pause.topic, msgworker_pause.actor, msgworker_pause.reason, msgworker_pause.paused_at
 FROM msgworker_pause
 WHERE msgworker_pause.table_name = :table_name_1 ORDER BY msgworker_pause.topic;
 
--- add: Pause a topic; False if it is paused already
-SELECT msgworker_pause.topic
+-- pause: Pause a topic; False if it is paused already
+SELECT msgworker_pause.topic, msgworker_pause.actor, msgworker_pause.reason, msgworker_pause.paused_at
 FROM msgworker_pause
-WHERE msgworker_pause.table_name = :table_name_1;
+WHERE msgworker_pause.table_name = :table_name_1 ORDER BY msgworker_pause.topic;
 INSERT INTO msgworker_pause (table_name, topic, actor, reason, paused_at) VALUES (:table_name, :topic, :actor,
     :reason, CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP));
 
--- remove: Resume a topic; False if it was not paused
+-- resume: Resume a topic; False if it was not paused
 DELETE FROM msgworker_pause WHERE msgworker_pause.table_name = :table_name_1 AND msgworker_pause.topic =
     :topic_1;
 

@@ -1162,9 +1162,33 @@ FROM msgworker_lock
 WHERE msgworker_lock.owner IS NOT NULL AND msgworker_lock.expires_ms > CAST(floor(extract(epoch FROM
     statement_timestamp()) * 1000) AS BIGINT) AND msgworker_lock.name = %(mw_name)s::VARCHAR;
 
--- ==================== cancels: Requests to cancel running messages: one row each, until it is settled
+-- ==================== controls: What operators ask of running instances, which read it in their heartbeat: topics and jobs that are paused, and requests to cancel running messages
 
--- look: All in one statement
+-- paused_job_ids: The jobs that are paused; none where there are no jobs
+SELECT msgworker_job.job_id
+FROM msgworker_job
+WHERE msgworker_job.table_name = %(param_1)s::VARCHAR AND msgworker_job.completed_at IS NULL AND
+    msgworker_job.paused_at IS NOT NULL;
+
+-- paused_jobs: The jobs that are paused, the newest first, MOST_JOBS at most; or this one, if it is
+SELECT msgworker_job.job_id, msgworker_job.name, CASE WHEN msgworker_job.paused_at BETWEEN '0001-01-02' AND
+    '9999-12-30' THEN msgworker_job.paused_at END AS paused_at, msgworker_job.paused_by,
+    msgworker_job.paused_reason
+FROM msgworker_job
+WHERE msgworker_job.table_name = %(param_1)s::VARCHAR AND msgworker_job.completed_at IS NULL AND
+    msgworker_job.paused_at IS NOT NULL ORDER BY msgworker_job.job_id DESC
+ LIMIT %(param_2)s::INTEGER;
+
+-- held_among: Those of these messages (at most `max_ids`) whose job is paused
+SELECT msgworker_message.msg_id
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.job_id IN (SELECT
+    msgworker_job.job_id
+FROM msgworker_job
+WHERE msgworker_job.table_name = %(param_1)s::VARCHAR AND msgworker_job.completed_at IS NULL AND
+    msgworker_job.paused_at IS NOT NULL);
+
+-- look: All in one statement, of the tables that are there
 SELECT 0 AS n, msgworker_pause.topic AS x
 FROM msgworker_pause
 WHERE msgworker_pause.table_name = %(table_name_1)s::VARCHAR UNION ALL SELECT DISTINCT 1 AS n,
@@ -1175,8 +1199,8 @@ WHERE msgworker_cancel.table_name = %(table_name_2)s::VARCHAR UNION ALL SELECT D
 FROM msgworker_limit
 WHERE msgworker_limit.table_name = %(table_name_3)s::VARCHAR;
 
--- read: The requests, or those of some messages (at most `max_ids`), with what has become of each message; none
---     where the table is not there
+-- requests: The requests, or those of some messages (at most `max_ids`), with what has become of each message;
+--     none where the table is not there
 SELECT msgworker_cancel.msg_id, msgworker_cancel.actor, msgworker_cancel.reason,
     msgworker_cancel.requested_at, msgworker_cancel.seen_owner, msgworker_cancel.seen_tries,
     msgworker_message.msg_id AS m, msgworker_message.status, coalesce(msgworker_message.error_try_times, 0) AS
@@ -1208,59 +1232,34 @@ FROM msgworker_message
 WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status > 0 AND
     msgworker_message.status < 2;
 
--- add: Request that running messages are cancelled: by id their owner and tries, as they were locked
+-- request_cancel: Request that running messages are cancelled, given by id with their owner and tries, as they
+--     were locked; returns of how many
 DELETE FROM msgworker_cancel WHERE msgworker_cancel.table_name = %(table_name_1)s::VARCHAR AND
     msgworker_cancel.msg_id IN (/* each of mw_ids */);
 INSERT INTO msgworker_cancel (requested_at) VALUES (statement_timestamp());
 
--- drop: Delete the requests of these messages; return how many there were
+-- drop_requests: Delete the requests of these messages
 DELETE FROM msgworker_cancel WHERE msgworker_cancel.table_name = %(table_name_1)s::VARCHAR AND
     msgworker_cancel.msg_id IN (/* each of mw_ids */);
 
 -- drop_seen: Delete this request; False if it is gone, or another one has taken its place
 DELETE FROM msgworker_cancel WHERE msgworker_cancel.table_name = %(table_name_1)s::VARCHAR AND
-    msgworker_cancel.msg_id = %(mw_id)s::BIGINT AND msgworker_cancel.seen_owner = %(mw_owner)s::VARCHAR AND
-    msgworker_cancel.seen_tries = %(mw_tries)s::INTEGER;
+    msgworker_cancel.msg_id = %(msg_id_1)s::BIGINT AND msgworker_cancel.seen_owner = %(seen_owner_1)s::VARCHAR
+    AND msgworker_cancel.seen_tries = %(seen_tries_1)s::SMALLINT;
 
--- ==================== pauses: Paused topics: one row each, read by every instance in its heartbeat; and paused jobs
-
--- jobs: The jobs that are paused; none where there are no jobs
-SELECT msgworker_job.job_id
-FROM msgworker_job
-WHERE msgworker_job.table_name = %(param_1)s::VARCHAR AND msgworker_job.completed_at IS NULL AND
-    msgworker_job.paused_at IS NOT NULL;
-
--- read_jobs: The jobs that are paused, the newest first, MOST_JOBS at most; or this one, if it is
-SELECT msgworker_job.job_id, msgworker_job.name, CASE WHEN msgworker_job.paused_at BETWEEN '0001-01-02' AND
-    '9999-12-30' THEN msgworker_job.paused_at END AS paused_at, msgworker_job.paused_by,
-    msgworker_job.paused_reason
-FROM msgworker_job
-WHERE msgworker_job.table_name = %(param_1)s::VARCHAR AND msgworker_job.completed_at IS NULL AND
-    msgworker_job.paused_at IS NOT NULL ORDER BY msgworker_job.job_id DESC
- LIMIT %(param_2)s::INTEGER;
-
--- held_among: Those of these messages (at most `max_ids`) whose job is paused
-SELECT msgworker_message.msg_id
-FROM msgworker_message
-WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.job_id IN (SELECT
-    msgworker_job.job_id
-FROM msgworker_job
-WHERE msgworker_job.table_name = %(param_1)s::VARCHAR AND msgworker_job.completed_at IS NULL AND
-    msgworker_job.paused_at IS NOT NULL);
-
--- read_all: The topics that are paused, by name
+-- pauses: The topics that are paused, by name; none where the table is not there
 SELECT msgworker_pause.topic, msgworker_pause.actor, msgworker_pause.reason, msgworker_pause.paused_at
 FROM msgworker_pause
 WHERE msgworker_pause.table_name = %(table_name_1)s::VARCHAR ORDER BY msgworker_pause.topic;
 
--- add: Pause a topic; False if it is paused already
-SELECT msgworker_pause.topic
+-- pause: Pause a topic; False if it is paused already
+SELECT msgworker_pause.topic, msgworker_pause.actor, msgworker_pause.reason, msgworker_pause.paused_at
 FROM msgworker_pause
-WHERE msgworker_pause.table_name = %(table_name_1)s::VARCHAR;
+WHERE msgworker_pause.table_name = %(table_name_1)s::VARCHAR ORDER BY msgworker_pause.topic;
 INSERT INTO msgworker_pause (table_name, topic, actor, reason, paused_at) VALUES (%(table_name)s::VARCHAR,
     %(topic)s::VARCHAR, %(actor)s::VARCHAR, %(reason)s::VARCHAR, statement_timestamp());
 
--- remove: Resume a topic; False if it was not paused
+-- resume: Resume a topic; False if it was not paused
 DELETE FROM msgworker_pause WHERE msgworker_pause.table_name = %(table_name_1)s::VARCHAR AND
     msgworker_pause.topic = %(topic_1)s::VARCHAR;
 

@@ -28,7 +28,7 @@ from tests.support.acts import Compiled, acts
 
 SUBJECTS = (
     *("candidates", "ranked", "limits", "claim", "done", "settle", "items"),
-    *("recover", "lease", "schedules", "jobs", "locks", "cancels", "pauses", "send"),
+    *("recover", "lease", "schedules", "jobs", "locks", "controls", "send"),
 )
 """The modules of store/ whose statements are written, in the order of a message's life."""
 LINE = TextWrapper(110, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)

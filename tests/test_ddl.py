@@ -23,8 +23,8 @@ from msgworker.queries import counts, remaining
 from msgworker.queries.explain import Asked
 from msgworker.schema import apply
 from msgworker.store import shards
+from msgworker.store.controls import asking_jobs
 from msgworker.store.done import NotTogether
-from msgworker.store.pauses import asking_jobs
 from msgworker.table import ROLES, Slice, tables_for
 from tests.oracle_driver import Log
 from tests.oracle_lint import lint

@@ -31,8 +31,8 @@ from msgworker.logs import Said
 from msgworker.processlock import ProcessLock
 from msgworker.queries.explain import Waits
 from msgworker.queries.remaining import Left, left
-from msgworker.store import pauses
-from msgworker.store.pauses import HELD, asking_jobs
+from msgworker.store import controls
+from msgworker.store.controls import HELD, asking_jobs
 from msgworker.table import Slice
 
 # --- The report of a drain: what it did, and which messages are left.
@@ -568,7 +568,7 @@ class Worker(Working):
         DatabaseUnavailable, SchemaError."""
         setup = self._look()
         with connecting(setup.engine) as conn:
-            held = pauses.read_jobs(conn, setup.tables)
+            held = controls.paused_jobs(conn, setup.tables)
         with connecting(setup.engine) as conn:
             t = setup.tables
             within = None if job is None else Slice("job_id", (job,), exclusive=False)

@@ -380,7 +380,7 @@ class Looks:
         None if there is no such message."""
         whole("msg_id", msg_id, LEAST, MOST)
         whole("items", items, 0, MAX_LIMIT)
-        from msgworker.store import cancels
+        from msgworker.store import controls
         from msgworker.store import items as fan_outs
 
         with self._reading() as (conn, t):
@@ -388,7 +388,7 @@ class Looks:
             if found is None:
                 return None
             found = replace(found, items=fan_outs.shown(conn, t, msg_id, limit=items))
-            found = replace(found, cancel=cancels.of(conn, t, msg_id))
+            found = replace(found, cancel=controls.request_of(conn, t, msg_id))
             return messages.with_past(conn, t, [found])[0]
 
     def items(

@@ -23,12 +23,12 @@ from msgworker.ops.repairs import Repairs
 from msgworker.producing import refuse_jobs
 from msgworker.queries import messages
 from msgworker.schedules import Schedule, next_times
-from msgworker.store import audit, pauses
+from msgworker.store import audit, controls
 from msgworker.store import jobs as jobs_store
 from msgworker.store import schedules as schedules_store
 from msgworker.store.audit import Who
 from msgworker.store.bounded import MOST, Found
-from msgworker.store.pauses import PausedJob
+from msgworker.store.controls import PausedJob
 from msgworker.store.schedules import Stored
 from msgworker.table import JOB_TABLE, Tables
 
@@ -408,7 +408,7 @@ class Jobs(Repairs):
 
     def paused_jobs(self) -> list[PausedJob]:
         """The jobs that are paused and have not completed, the newest first, 1,000 at most."""
-        return self._read(pauses.read_jobs)
+        return self._read(controls.paused_jobs)
 
     def cancel_job(
         self,

@@ -19,7 +19,7 @@ from msgworker.ops.call import How, OnProgress, Repaired, Skip, Why, ids_of, rat
 from msgworker.ops.operation import Step, TooMany, Work, Writing, check_all
 from msgworker.ops.queries import Filters, options_of
 from msgworker.ops.selection import WHY, Action, DryRun, Options, Page, Selection
-from msgworker.store import audit, cancels, change, edits
+from msgworker.store import audit, change, controls, edits
 from msgworker.store.audit import Who
 from msgworker.store.change import SeenRow
 from msgworker.table import AUDIT, CANCEL, OPERATION, Tables
@@ -87,20 +87,13 @@ def _give_up(conn: Connection, t: Tables, ids: list[int], by: Who) -> int:
 
 def _cancel(conn: Connection, t: Tables, part: list[int], by: Who) -> int:
     """Cancel messages that are locked and recorded."""
-    running = cancels.running(conn, t, part)
-    waiting = [i for i in part if i not in running]
-    text = cancels.text_of(by.actor, by.reason)
-    cancelled = change.cancel(conn, t, waiting, text=text)
-    cancels.drop(conn, t, waiting)
-    owned = {i: (owner, tries) for i, (owner, tries) in running.items() if owner is not None}
-    cancels.add(conn, t, owned, actor=by.actor, reason=by.reason or "")
-    return cancelled + len(owned)
+    return change.cancel_or_request(conn, t, part, actor=by.actor, reason=by.reason or "")
 
 
 def _cannot_cancel(conn: Connection, t: Tables, ids: list[int]) -> dict[int, Skip]:
     """The running ones among the messages for which no request can be made."""
-    running = cancels.running(conn, t, ids)
-    asked = cancels.read(conn, t, list(running)) if running else []
+    running = controls.running(conn, t, ids)
+    asked = controls.requests(conn, t, list(running)) if running else []
     found = {one.request.msg_id for one in asked if not one.over}
     skips = {}
     for msg_id, (owner, _) in running.items():

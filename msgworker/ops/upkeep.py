@@ -28,19 +28,19 @@ from msgworker.ops.selection import PAGE, SAMPLE, DryRun
 from msgworker.store import (
     audit,
     change,
+    controls,
     done,
     history,
     jobs,
     lease,
     limits,
-    pauses,
     purge,
     recover,
 )
 from msgworker.store.audit import AuditEntry, Kind, Who
 from msgworker.store.bounded import LEAST, MOST, Found
+from msgworker.store.controls import Pause
 from msgworker.store.lease import Lease
-from msgworker.store.pauses import Pause
 from msgworker.store.purge import Archive, Old
 from msgworker.store.rows import MIN_ID
 from msgworker.table import HISTORY, MAX_TOPIC, Tables
@@ -489,13 +489,13 @@ class Upkeep(Writing):
         them of the same object. Returns 1, or 0 if it was paused already.
         """
         asked = by, _ = self._asked("pause", how)
-        act = partial(pauses.add, actor=by.actor, reason=by.reason)
-        return self._switch("pause", topic, asked, act, pauses.topics, there=False)
+        act = partial(controls.pause, actor=by.actor, reason=by.reason)
+        return self._switch("pause", topic, asked, act, controls.paused_by, there=False)
 
     def resume(self, topic: str, **how: Unpack[How]) -> Repaired:
         """Resume a paused topic. Returns 1, or 0 if it was not paused."""
         asked = self._asked("resume", how)
-        return self._switch("resume", topic, asked, pauses.remove, pauses.topics)
+        return self._switch("resume", topic, asked, controls.resume, controls.paused_by)
 
     def _switch(
         self,
@@ -530,7 +530,7 @@ class Upkeep(Writing):
 
     def pauses(self) -> list[Pause]:
         """The topics that are paused."""
-        return self._read(pauses.read_all)
+        return self._read(controls.pauses)
 
     # ------------------------------------------------------------ audit
 

@@ -18,9 +18,9 @@ from msgworker.latency import RAN, WAITED, percentile
 from msgworker.message import State, Status, topic_of, word_of
 from msgworker.payload import shortened, shown
 from msgworker.queries.instances import InstanceInfo, Life, TopicLimit, instances, topics
-from msgworker.store import bounded, history, jobs, pauses
+from msgworker.store import bounded, controls, history, jobs
 from msgworker.store.bounded import Capped, Filter
-from msgworker.store.pauses import Pause, PausedJob
+from msgworker.store.controls import Pause, PausedJob
 from msgworker.store.rows import running_ids
 from msgworker.table import (
     COUNTED,
@@ -325,7 +325,7 @@ def overview(conn: Connection, t: Tables) -> Overview:
         live=sum(one.life is Life.LIVE for one in who),
         silent=sum(one.silent for one in who),
         dead=sum(one.life in (Life.DEAD, Life.TAKEN_OVER, Life.NO_LEASE) for one in who),
-        paused_jobs=tuple(pauses.read_jobs(conn, t)),
+        paused_jobs=tuple(controls.paused_jobs(conn, t)),
         **_facts_of(rows),
     )
 
@@ -333,7 +333,7 @@ def overview(conn: Connection, t: Tables) -> Overview:
 def _topics(
     conn: Connection, t: Tables, who: list[InstanceInfo], counted: Mapping[str, Sequence[Count]]
 ) -> tuple[TopicInfo, ...]:
-    paused = {one.topic: one for one in pauses.read_all(conn, t)}
+    paused = {one.topic: one for one in controls.pauses(conn, t)}
     limit = {one.topic: one for one in topics(conn, t)}
     handled = {name for one in who if one.works for name in one.topics or ()}
     return tuple(

@@ -32,9 +32,9 @@ from msgworker.queries.instances import (
     why_not,
 )
 from msgworker.queries.messages import MessageInfo
-from msgworker.store import cancels, items, jobs, pauses, ranked, schedules, send
+from msgworker.store import controls, items, jobs, ranked, schedules, send
 from msgworker.store.bounded import WAITING
-from msgworker.store.cancels import Request
+from msgworker.store.controls import Request
 from msgworker.store.items import Items
 from msgworker.store.recover import giving_back
 from msgworker.table import Slice, Tables
@@ -84,7 +84,7 @@ def explain(conn: Connection, t: Tables, msg_id: int) -> Explanation | None:
         found = replace(found, text=found.text + sent)
     if info.status is State.DONE:
         return found
-    if (request := cancels.of(conn, t, msg_id)) is not None:
+    if (request := controls.request_of(conn, t, msg_id)) is not None:
         found = replace(found, text=found.text + _cancel_text(conn, info, request), cancel=request)
     return replace(found, items=items.shown(conn, t, msg_id, limit=0))
 
@@ -120,7 +120,9 @@ def of_heads(
     stands = stands_of(conn, t, [info.msg_id for info in open_ones])
     of_jobs = {info.job_id for info in open_ones if info.job_id is not None}
     only = next(iter(of_jobs)) if len(of_jobs) == 1 else None
-    paused = {one.job_id: one for one in pauses.read_jobs(conn, t, job_id=only)} if of_jobs else {}
+    paused = (
+        {one.job_id: one for one in controls.paused_jobs(conn, t, job_id=only)} if of_jobs else {}
+    )
     dead = [info.msg_id for info in infos if info.status is State.DEAD]
     holds = jobs.held_up(conn, t, dead) if dead else {}
 
@@ -164,7 +166,7 @@ def _held(info: MessageInfo, world: World) -> Facts:
 
 
 def _waiting(
-    t: Tables, info: MessageInfo, stand: Stand, held: pauses.PausedJob | None, world: World
+    t: Tables, info: MessageInfo, stand: Stand, held: controls.PausedJob | None, world: World
 ) -> Facts:
     topic = topic_of(info.topic)
     able = world.handling(topic)
@@ -422,7 +424,7 @@ class World:
         mine = () if asked is None else asked.me
         who = [one for one in instances(conn, t) if one.instance_id not in mine]
         limits = cache(lambda: {one.topic: one for one in topics(conn, t)})
-        return cls(who, pauses.actors(conn, t), limits, t.has("claimed_by"), asked)
+        return cls(who, controls.paused_by(conn, t), limits, t.has("claimed_by"), asked)
 
     def full(self) -> dict[str, str]:
         """The topics of which no message can start now because of their limits, and why."""

@@ -18,7 +18,7 @@ from msgworker.payload import shown
 from msgworker.queries import remaining
 from msgworker.queries.explain import Waits, World
 from msgworker.queries.remaining import OfJob
-from msgworker.store import jobs, pauses
+from msgworker.store import controls, jobs
 from msgworker.store.bounded import Capped, Found
 from msgworker.table import JOB_TABLE, Tables
 
@@ -239,8 +239,10 @@ class _Look:
 
     @cached_property
     def holding(self) -> Tables:
-        """See `pauses.asking_jobs`."""
-        return pauses.asking_jobs(self.t) if pauses.jobs(self.conn, self.t) else self.t
+        """See `controls.asking_jobs`."""
+        return (
+            controls.asking_jobs(self.t) if controls.paused_job_ids(self.conn, self.t) else self.t
+        )
 
 
 def _info(look: _Look, row: Any, most: int) -> JobInfo:
@@ -352,7 +354,7 @@ def _hold(one: OfJob, waiting: Capped | None) -> Hold:
         Waits.LATER: f"{wait} until due{after}",
         Waits.RETRY: f"{wait} for the next try of a failed one{after}",
     }.get(one.waits, f"{wait}: {one.text}")
-    topic = None if one.topic == pauses.HELD else one.topic
+    topic = None if one.topic == controls.HELD else one.topic
     return Hold(one.waits, count, text, one.msg_id, one.here, topic)
 
 

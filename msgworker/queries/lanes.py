@@ -27,7 +27,7 @@ from msgworker.payload import BEGINNING, is_text, shortened
 from msgworker.queries import messages
 from msgworker.queries.explain import Reason, World, of_heads
 from msgworker.queries.messages import MessageInfo
-from msgworker.store import bounded, candidates, pauses
+from msgworker.store import bounded, candidates, controls
 from msgworker.store.bounded import (
     MOST_CURSOR,
     NO_CURSOR,
@@ -140,8 +140,8 @@ def _stuck(conn: Connection, t: Tables, world: World) -> Iterable[Any]:
     held = {*world.paused, *world.full()}
     topics: set[str] = {topic for one in world.works for topic in one.topics or ()}
     but = bool(world.works) and all(one.topics is not None for one in world.works)
-    if pauses.read_jobs(conn, t):
-        held, t = {*held, pauses.HELD}, pauses.asking_jobs(t)
+    if controls.paused_jobs(conn, t):
+        held, t = {*held, controls.HELD}, controls.asking_jobs(t)
     mark: int | None = MIN_ID
     if not t.database.oldest_index:
         mark = (bounded.first_open(conn, t) or (None,))[0]

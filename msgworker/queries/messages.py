@@ -20,7 +20,7 @@ from msgworker.payload import is_text, quoted, shortened, shown
 from msgworker.schema.rule import Rule
 from msgworker.store import bounded, tries
 from msgworker.store.bounded import Filter, Found
-from msgworker.store.cancels import Request
+from msgworker.store.controls import Request
 from msgworker.store.items import Items
 from msgworker.store.tries import Kind, Try
 from msgworker.table import (

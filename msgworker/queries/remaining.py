@@ -16,7 +16,7 @@ from msgworker.payload import shown
 from msgworker.queries import messages
 from msgworker.queries.explain import Asked, Facts, Verdict, Waits, World, sentence, verdict
 from msgworker.queries.instances import InstanceInfo, Life, why_not
-from msgworker.store import jobs, pauses
+from msgworker.store import controls, jobs
 from msgworker.store.bounded import Capped
 from msgworker.store.recover import undated
 from msgworker.table import JOB, Cols, Tables, lit
@@ -75,7 +75,7 @@ class Left:
 
 
 def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left:
-    """Count what is unfinished, by reason; one query if nothing is. t: see `pauses.asking_jobs`."""
+    """Count what is unfinished, by reason; one query if nothing is. t: see `asking_jobs`."""
     total = messages.unfinished(conn, t) if asked.job is None else _of_job(conn, t, asked.job)
     awaited = None if asked.job is None else jobs.awaited(conn, t, asked.job)
     if total == 0:
@@ -131,7 +131,7 @@ def _example(
     facts = replace(_facts_of(one, _unseen(asked)), owner=owner, dated=dated)
     info = messages.show(conn, t, head) if found is Verdict.HELD else None
     if info is not None and info.job_id is not None:
-        paused = pauses.read_jobs(conn, t, job_id=info.job_id)
+        paused = controls.paused_jobs(conn, t, job_id=info.job_id)
         facts = replace(facts, held="".join(job.text for job in paused) or facts.held)
     beside = "" if asked.job is None else facts.unseen
     return Example(head, owner, sentence(found, facts, world), beside)
@@ -180,7 +180,7 @@ def _facts_of(one: _Group, unseen: str) -> Facts:
         owner=one.owner,
         due=bool(one.due),
         unseen="" if one.here else unseen,
-        held="its job is paused" if one.topic == pauses.HELD else "",
+        held="its job is paused" if one.topic == controls.HELD else "",
     )
 
 
@@ -218,7 +218,7 @@ def of_job(
     conn: Connection, t: Tables, job_id: int, world: World, *, most: int, retries: bool
 ) -> list[OfJob]:
     """What those of a job wait for that do not run: of the `most` oldest and newest at least, the
-    most first. retries: some of them have failed. t: see `pauses.asking_jobs`."""
+    most first. retries: some of them have failed. t: see `controls.asking_jobs`."""
     statement = t.built(("left_of_a_job", most, retries), partial(_sampled, t, most, retries))
     found: dict[tuple[Any, ...], OfJob] = {}
     for row in fetch(conn, statement, {"mw_job": job_id, "mw_slice": [job_id]}):
@@ -373,7 +373,7 @@ def _facts(t: Tables, c: Cols, count: ColumnElement[Any], role: str | None) -> s
         "l": sa.case((t.tries_left(c), ONE), else_=ZERO),
         "d": sa.case((t.due(c), ONE), else_=ZERO),
         "h": here,
-        "t": nothing if no_topic else bytewise(beginning(pauses.topic_or_held(t, c))),
+        "t": nothing if no_topic else bytewise(beginning(controls.topic_or_held(t, c))),
         "b": nothing
         if c.claimed_by is None
         else sa.case((t.running(c), bytewise(beginning(c.claimed_by)))),

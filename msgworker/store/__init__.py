@@ -18,8 +18,7 @@ jobs        messages that belong together, and what is sent when all have ended
 lease       the leases of instances
 recover     messages of instances without a lease
 locks       locks with tokens, and the dealing of messages to instance types
-pauses      topics that are paused
-cancels     requests to cancel running messages
+controls    topics and jobs that are paused, requests to cancel running messages
 change      rerun, discard and cancel; the messages behind a message
 edits       correct a message in its place
 purge       delete finished messages

@@ -25,7 +25,7 @@ from msgworker.db import (
     whole_number,
 )
 from msgworker.message import DEFAULT_TOPIC, Status, topic_of
-from msgworker.store.pauses import topic_or_held
+from msgworker.store.controls import topic_or_held
 from msgworker.store.rows import INT, MIN_ID, key_column, or_zero, sent_often, types_of
 from msgworker.table import Cols, Tables, lit, text_lit
 from msgworker.table.tables import ONE, ZERO

@@ -13,9 +13,9 @@ from sqlalchemy.exc import DBAPIError
 
 from msgworker.db import Trouble, joining_widely, now, trouble
 from msgworker.message import ACKNOWLEDGED, CANCELLED, DISCARDED, State, Status, ends_at
-from msgworker.store import bounded, cancels
+from msgworker.store import bounded, controls
 from msgworker.store.bounded import Filter, discarded, in_state, said, where
-from msgworker.store.cancels import Asked
+from msgworker.store.controls import Asked
 from msgworker.store.rows import Wanted, check_written
 from msgworker.store.tries import in_group
 from msgworker.table import Cols, Tables, lit, text_lit
@@ -183,7 +183,7 @@ def rerun(conn: Connection, t: Tables, ids: Sequence[int], *, done_too: bool = F
         if row.status == Status.FAILED and row.tries == 0:
             wanted[row.msg_id] = Wanted(Status.FAILED, 0)
     check_written(conn, t, wanted, "the rerun")
-    cancels.drop(conn, t, ids)
+    controls.drop_requests(conn, t, ids)
     return rerun
 
 
@@ -200,6 +200,18 @@ def discard(conn: Connection, t: Tables, ids: Sequence[int], *, text: str) -> in
 def cancel(conn: Connection, t: Tables, ids: Sequence[int], *, text: str) -> int:
     """Cancel messages that wait: as `discard`, with a text that begins with CANCELLED."""
     return _give_up(conn, t, ids, text, CANCELLED)
+
+
+def cancel_or_request(
+    conn: Connection, t: Tables, ids: Sequence[int], *, actor: str, reason: str
+) -> int:
+    """Cancel messages that are locked: those that wait at once; those that run, and have an owner,
+    by a request. Returns how many that were."""
+    running = controls.running(conn, t, ids)
+    waiting = [i for i in ids if i not in running]
+    cancelled = cancel(conn, t, waiting, text=controls.cancel_text(actor, reason))
+    controls.drop_requests(conn, t, waiting)
+    return cancelled + controls.request_cancel(conn, t, running, actor=actor, reason=reason)
 
 
 def known(conn: Connection, t: Tables, ids: Sequence[int]) -> set[int]:
@@ -251,11 +263,11 @@ def end_request(conn: Connection, t: Tables, asked: Asked) -> bool:
     """
     request, ids = asked.request, [asked.request.msg_id]
     if asked.rerun or asked.state is None:
-        cancels.drop_seen(conn, t, request)
+        controls.drop_seen(conn, t, request)
         return False
     if not lock(conn, t, ids, words=(asked.state,), waits=False):
         return False
-    if not cancels.drop_seen(conn, t, request) or asked.over:
+    if not controls.drop_seen(conn, t, request) or asked.over:
         return False
     return bool(cancel(conn, t, ids, text=request.text))
 

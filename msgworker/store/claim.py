@@ -24,7 +24,7 @@ from msgworker.db import (
 )
 from msgworker.message import Status
 from msgworker.store.candidates import Candidate
-from msgworker.store.pauses import held
+from msgworker.store.controls import held
 from msgworker.store.rows import (
     Bare,
     Row,

@@ -22,7 +22,7 @@ from msgworker.db import (
 )
 from msgworker.message import DEFAULT_TOPIC, Status
 from msgworker.store.candidates import Candidate, as_candidates, due_rows, hint_columns
-from msgworker.store.pauses import topic_or_held
+from msgworker.store.controls import topic_or_held
 from msgworker.table import URGENT, Cols, Slice, Tables, text_lit
 from msgworker.table.tables import (
     ONE,

@@ -21,8 +21,7 @@ from msgworker.counted import plural
 from msgworker.db import instant_text, kind_of, now, read_instant, real_instant, same_text
 from msgworker.errors import DuplicateMessage, SchemaError
 from msgworker.message import DEFAULT_TOPIC, State, Status
-from msgworker.store import cancels
-from msgworker.store.change import cancel, lock
+from msgworker.store.change import cancel_or_request, lock
 from msgworker.store.send import (
     give_up,
     holder,
@@ -33,7 +32,7 @@ from msgworker.store.send import (
     row_values,
     send,
 )
-from msgworker.table import CANCEL, MAX_ACTOR, SCHEDULE, Tables, lit
+from msgworker.table import MAX_ACTOR, SCHEDULE, Tables, lit
 from msgworker.table.tables import ONE
 
 OPEN = (State.NEW, State.PROCESSING, State.FAILED)
@@ -228,12 +227,7 @@ def replace(conn: Connection, t: Tables, of: Stored, row: dict[str, Any], before
     if msg_id == before or not lock(conn, t, [before], words=OPEN):  # it has ended meanwhile
         return msg_id
     actor, why = f"schedule {of.name}"[:MAX_ACTOR], "replaced by its next tick"
-    running = cancels.running(conn, t, [before])
-    owned = {i: (owner, tries) for i, (owner, tries) in running.items() if owner is not None}
-    if not running:
-        cancel(conn, t, [before], text=cancels.text_of(actor, why))
-    elif CANCEL.is_there(t):
-        cancels.add(conn, t, owned, actor=actor, reason=why)
+    cancel_or_request(conn, t, [before], actor=actor, reason=why)
     return msg_id
 
 

@@ -269,7 +269,7 @@ class Tables(ABC):
     key_collation: how objects are compared if the generated columns have another collation than the
     column of the ids; None = by that of the column. fold: how different ids may then be equal, see
     `db.folded`. asks_jobs: a job is paused, so what reads candidates asks for the job of each, see
-    `pauses.HELD`.
+    `controls.HELD`.
     """
 
     spec: MessageTable

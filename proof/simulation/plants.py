@@ -30,9 +30,9 @@ from msgworker.instance.settling.writer import Writer, settlement
 from msgworker.instance.state import Controls, Shared
 from msgworker.message import Outcome, Settled, Settlement
 from msgworker.store import (
-    cancels,
     change,
     claim,
+    controls,
     done,
     jobs,
     lease,
@@ -486,7 +486,7 @@ def half_is_committed() -> AbstractContextManager[None]:
 @contextmanager
 def kept_by_a_rerun() -> Iterator[None]:
     """A rerun leaves the request for the run before it."""
-    rerun, drop = change.rerun, cancels.drop
+    rerun, drop = change.rerun, controls.drop_requests
     within: list[bool] = []
 
     def kept(conn: Any, t: Any, ids: Any) -> int:
@@ -499,7 +499,7 @@ def kept_by_a_rerun() -> Iterator[None]:
         finally:
             within.pop()
 
-    with replaced(cancels, "drop", kept), replaced(change, "rerun", rerunning):
+    with replaced(controls, "drop_requests", kept), replaced(change, "rerun", rerunning):
         yield
 
 

@@ -25,8 +25,17 @@ from msgworker.instance.liveness import lease as ownlease
 from msgworker.instance.settling import settler
 from msgworker.message import Outgoing
 from msgworker.schedules import Schedule as Declared
-from msgworker.store import bounded, change, claim, lease, recover, schedules, send, settle
-from msgworker.store import cancels as cancelling
+from msgworker.store import (
+    bounded,
+    change,
+    claim,
+    controls,
+    lease,
+    recover,
+    schedules,
+    send,
+    settle,
+)
 from msgworker.table import MessageTable, Tables
 from proof.history import DONE, FAILED, NEW, PROCESSING, Kind
 from proof.judge import JOB_OVER, Rule, Terms, Violation, check
@@ -539,15 +548,10 @@ class Schedule:
         world, t = self.world, self.world.t
 
         def work(conn: Connection) -> None:
-            running = cancelling.running(conn, t, [msg_id])
-            owned = {i: (owner, n) for i, (owner, n) in running.items() if owner is not None}
-            if running:
+            running = controls.running(conn, t, [msg_id])
+            if running or change.lock(conn, t, [msg_id], words=bounded.WAITING):
                 world.asked[msg_id] = world.reruns[msg_id]
-                cancelling.add(conn, t, owned, actor="ops", reason="cancel")
-            elif change.lock(conn, t, [msg_id], words=bounded.WAITING):
-                world.asked[msg_id] = world.reruns[msg_id]
-                change.cancel(conn, t, [msg_id], text=cancelling.text_of("ops", "cancel"))
-                cancelling.drop(conn, t, [msg_id])
+                change.cancel_or_request(conn, t, [msg_id], actor="ops", reason="cancel")
 
         world.commit(Act.CANCEL, "ops", work)
 

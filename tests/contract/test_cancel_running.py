@@ -18,8 +18,8 @@ from msgworker import App, BatchContext, Context, Message, MessageTable, RetryLa
 from msgworker.events import Cancelled
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.in_flight import Cancel, InFlight
-from msgworker.store import cancels, change, lease
-from msgworker.store.cancels import Request
+from msgworker.store import change, controls, lease
+from msgworker.store.controls import Request
 from msgworker.store.rows import READ_AHEAD, Row
 from tests.support.ops import requested, why
 from tests.support.rounds import beat, by_hand, fetch
@@ -243,7 +243,7 @@ def test_requests_that_others_do_not_end_hide_none_of_ours(app, table, made):
     if not app.tables.database.partial_indexes:
         pytest.skip("many rows, on two databases")
     app.add_handler("t", lambda msg: None)
-    others = cancels.BATCH + 1
+    others = controls.BATCH + 1
     with app.engine.begin() as conn:
         app.send_many(conn, "t", [(None, None)] * others)
     table.edit(status=1, claimed_by="other-1")
@@ -252,7 +252,7 @@ def test_requests_that_others_do_not_end_hide_none_of_ours(app, table, made):
     one.fetcher.run_once()
     running = {i: ("other-1", 0) for i in table.column("msg_id")[:others]}
     with app.engine.begin() as conn:
-        cancels.add(conn, app.tables, running, actor="anna", reason="wrong file")
+        controls.request_cancel(conn, app.tables, running, actor="anna", reason="wrong file")
     cancel(app, msg_id)
     one.housekeeper.requests.read()
     step(one)
@@ -296,7 +296,7 @@ def test_a_rerun_of_the_same_moment_keeps_its_message(app, table, tries):
     cancel(app, msg_id)
     table.edit(status=-1 if tries else 0, error_try_times=tries, claimed_by=None)
     with app.engine.connect() as conn:
-        (seen,) = cancels.read(conn, app.tables)
+        (seen,) = controls.requests(conn, app.tables)
     assert seen.waits
     if not tries:
         assert app.ops.discard([msg_id], reason="it is new, and a rerun is not for new ones") == 1

@@ -17,7 +17,7 @@ from msgworker.instance.claiming import capacity
 from msgworker.instance.instance import Instance as InstanceOf
 from msgworker.instance.liveness import requests
 from msgworker.queries.explain import Reason
-from msgworker.store import pauses
+from msgworker.store import controls
 from tests.support.ops import DONE, NEW
 from tests.support.rounds import by_hand
 from tests.support.rows import Table, edit, send
@@ -279,7 +279,7 @@ def test_an_instance_that_may_not_see_jobs_works_on(app, monkeypatch, caplog):
     def refused(*_: Any) -> Any:
         raise KeyError("permission denied")
 
-    monkeypatch.setattr(pauses, "jobs", refused)
+    monkeypatch.setattr(controls, "paused_job_ids", refused)
     instance = InstanceOf(setup_of(app))
     for _ in range(2):
         instance.housekeeper.requests.read()

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, Message, Reject
-from msgworker.store.pauses import HELD
+from msgworker.store.controls import HELD
 from tests.support.rows import Table, send
 from tests.support.waiting import in_thread, until
 from tests.support.watching import Watch

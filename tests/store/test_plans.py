@@ -14,9 +14,9 @@ from msgworker import App, MessageTable, db
 from msgworker.message import Outcome, Settlement
 from msgworker.schema import apply
 from msgworker.store import (
-    cancels,
     candidates,
     claim,
+    controls,
     done,
     jobs,
     limits,
@@ -173,7 +173,7 @@ def _acts(store: Store) -> Iterator[tuple[str, tuple[str, ...], Callable[[Record
     yield "died", (key,), lambda r: r(recover.died, open_ids[:20])
     yield "foreign", (guard, obj), lambda r: r(recover.foreign)
     yield "holders", (guard, obj), lambda r: r(limits.all_holders)
-    yield "running ones", (key,), lambda r: r(cancels.running, open_ids[:20])
+    yield "running ones", (key,), lambda r: r(controls.running, open_ids[:20])
     yield "still mine", (key, guard), lambda r: r(done.still_mine, open_ids[:20], me=ME)
     yield "flagged by", (guard, obj), lambda r: r(recover.flagged_by, ME)
     yield "owners", (guard, obj), lambda r: r(recover.owners)

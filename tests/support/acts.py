@@ -28,17 +28,16 @@ from msgworker.queries import jobs as shown_jobs
 from msgworker.store import (
     audit,
     bounded,
-    cancels,
     candidates,
     change,
     claim,
+    controls,
     edits,
     items,
     jobs,
     lease,
     limits,
     locks,
-    pauses,
     purge,
     ranked,
     recover,
@@ -50,8 +49,8 @@ from msgworker.store import (
 )
 from msgworker.store import send as producing
 from msgworker.store.bounded import Filter, cursor_text
-from msgworker.store.cancels import Asked
 from msgworker.store.candidates import Candidate
+from msgworker.store.controls import Asked
 from msgworker.store.done import still_mine
 from msgworker.store.rows import Row
 from msgworker.store.settle import Share, settle_batch
@@ -230,9 +229,9 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
         yield jobs.pause, {"job_id": 1, "by": "me", "why": "so"}
         yield jobs.resume, {"job_id": 1}
         yield jobs.forget, {"before": datetime.now(UTC), "after": 0}
-        yield pauses.jobs, {}
-        yield pauses.read_jobs, {}
-        yield pauses.held_among, {"ids": [1]}
+        yield controls.paused_job_ids, {}
+        yield controls.paused_jobs, {}
+        yield controls.held_among, {"ids": [1]}
         some = log.rows
         log.rows = {"FOR UPDATE": [OPENED], "count(*) AS count_1, max(": [(1, 1)]}
         yield jobs.complete, {"job_id": 1}
@@ -468,15 +467,15 @@ def ops_acts(t: Tables, log: Log) -> Iterator[Any]:
     values = {k: one for k, one in values.items() if t.has(known.get(k, "available_at"))}
     if values:
         yield edits.write, {"msg_id": 1, "held": held, "params": values, "at_once": False}
-    yield cancels.look, {}
-    yield cancels.read, {}
-    yield cancels.read, {"ids": some}
-    yield cancels.read, {"me": "a"}
-    yield cancels.running, {"ids": some}
-    yield cancels.add, {"running": {1: ("a", 0)}, "actor": "me", "reason": "why"}
-    yield cancels.drop, {"ids": some}
-    request = cancels.Request(1, "me", "why", now, "a", 0)
-    yield cancels.drop_seen, {"seen": request}
+    yield controls.look, {}
+    yield controls.requests, {}
+    yield controls.requests, {"ids": some}
+    yield controls.requests, {"me": "a"}
+    yield controls.running, {"ids": some}
+    yield controls.request_cancel, {"running": {1: ("a", 0)}, "actor": "me", "reason": "why"}
+    yield controls.drop_requests, {"ids": some}
+    request = controls.Request(1, "me", "why", now, "a", 0)
+    yield controls.drop_seen, {"seen": request}
     yield change.end_request, {"asked": Asked(request, State.FAILED, None, False, False)}
     yield audit.running_before, {"op_id": 1}
     begun = {"kind": "rerun", "by": audit.Who("me", "why"), "asked": {"ids": [1]}}
@@ -490,9 +489,9 @@ def ops_acts(t: Tables, log: Log) -> Iterator[Any]:
     yield audit.entries, {"msg_id": None, "limit": 10}
     yield audit.entries, {"msg_id": 1, "limit": 10}
     yield audit.finish, {"op_id": 1}
-    yield pauses.read_all, {}
-    yield pauses.add, {"topic": "t", "actor": "me", "reason": None}
-    yield pauses.remove, {"topic": "t"}
+    yield controls.pauses, {}
+    yield controls.pause, {"topic": "t", "actor": "me", "reason": None}
+    yield controls.resume, {"topic": "t"}
     if purge.has_age(t):
         old = {"old": purge.Old(now, dead=True, topic="t")}
         yield purge.count, old

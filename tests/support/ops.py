@@ -12,7 +12,7 @@ from msgworker import App
 from msgworker.ops import Ops
 from msgworker.ops.call import Progress
 from msgworker.queries.explain import Reason
-from msgworker.store import cancels
+from msgworker.store import controls
 
 NEW, RUNNING, DONE, FAILED = 0, 1, 2, -1
 
@@ -84,7 +84,7 @@ def audited(app: App) -> list[tuple[int, int]]:
 def requested(app: App) -> list[int]:
     """The messages of recorded requests to cancel."""
     with app.engine.connect() as conn:
-        return [one.request.msg_id for one in cancels.read(conn, app.tables)]
+        return [one.request.msg_id for one in controls.requests(conn, app.tables)]
 
 
 class Cut(Exception):

@@ -13,7 +13,7 @@ from msgworker.message import State
 from msgworker.ops import Ops
 from msgworker.queries.counts import Overview, TopicInfo, TopicTimes
 from msgworker.store.bounded import Capped
-from msgworker.store.pauses import Pause
+from msgworker.store.controls import Pause
 from msgworker.web.pages.overview import trouble_lines
 from tests.support.browsing import Browser, Page
 from tests.support.leases import dead_holds

@@ -26,7 +26,7 @@ from msgworker.instance.state import Setup, Shared
 from msgworker.message import in_quarantine, topic_of
 from msgworker.store import claim, limits, recover
 from msgworker.store.candidates import Candidate
-from msgworker.store.pauses import asking_jobs
+from msgworker.store.controls import asking_jobs
 from msgworker.store.rows import Bare, Row, refuse_at_once
 from msgworker.table import Slice
 from msgworker.table.tables import prioritized

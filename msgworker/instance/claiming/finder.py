@@ -20,7 +20,7 @@ from msgworker.logs import Said
 from msgworker.message import topic_of
 from msgworker.queries.instances import leased
 from msgworker.store.candidates import Candidate
-from msgworker.store.pauses import asking_jobs
+from msgworker.store.controls import asking_jobs
 from msgworker.table import SLICES, Slice
 
 # --- Warns of topics with waiting messages for which no live instance has a handler.

@@ -32,8 +32,8 @@ from msgworker.queries.remaining import Left, left
 from msgworker.schema import known
 from msgworker.store import ranked
 from msgworker.store.candidates import Candidate
+from msgworker.store.controls import asking_jobs
 from msgworker.store.lease import Lease
-from msgworker.store.pauses import asking_jobs
 
 # --- The claim loop.
 #

@@ -15,11 +15,10 @@ from msgworker.instance.running.in_flight import Cancel
 from msgworker.instance.state import Controls, Setup, Shared
 from msgworker.limit import Limit
 from msgworker.logs import Said
-from msgworker.store import cancels, change, limits, pauses
-from msgworker.store.cancels import Asked, Seen
+from msgworker.store import change, controls, limits
 from msgworker.store.claim import OF_A_ROW
+from msgworker.store.controls import HELD, Asked, Seen
 from msgworker.store.limits import Recorded
-from msgworker.store.pauses import HELD
 from msgworker.table import CANCEL, JOB_TABLE, LIMIT, PAUSE
 
 # --- Limits of topics over all instances: declare those of our handlers, obey those recorded.
@@ -179,10 +178,8 @@ class OperatorRequests:
                 continue
             try:
                 with self._link.transaction() as conn:
-                    if most == PAUSES:
-                        seen = Seen(pauses.topics(conn, tables))
-                    else:
-                        seen = cancels.look(conn, tables, limited=most == LIMITS)
+                    with_requests, with_limits = most != PAUSES, most == LIMITS
+                    seen = controls.look(conn, tables, requests=with_requests, limits=with_limits)
             except Exception as error:
                 needed = most == LIMITS and self._topic_limits.wanted
                 if trouble(error) is not Trouble.REFUSED or needed:
@@ -206,7 +203,7 @@ class OperatorRequests:
             return frozenset()
         try:
             with self._link.transaction() as conn:
-                return pauses.jobs(conn, self._setup.tables)
+                return controls.paused_job_ids(conn, self._setup.tables)
         except Exception as error:
             if trouble(error) is not Trouble.REFUSED:
                 raise
@@ -236,7 +233,7 @@ class OperatorRequests:
         ids = [row[0] for lane in list(self._shared.in_flight.lanes) for row in [*lane.rows]]
         for portion in t.portions(ids):
             with self._link.transaction() as conn:
-                found |= pauses.held_among(conn, t, portion)
+                found |= controls.held_among(conn, t, portion)
         return frozenset(found)
 
     # ------------------------------------------------------------ cancels
@@ -249,7 +246,7 @@ class OperatorRequests:
         in_flight, me = shared.in_flight, shared.identity.id
         rows = {row.msg_id: row for lane in list(in_flight.lanes) for row in (lane.row,)}
         with self._link.transaction() as conn:
-            asked = cancels.read(conn, setup.tables, me=me)
+            asked = controls.requests(conn, setup.tables, me=me)
         kept = {i: one for i, one in in_flight.cancels.items() if rows.get(i) is one.row}
         for one in asked:
             row = rows.get(one.request.msg_id)
@@ -267,7 +264,7 @@ class OperatorRequests:
             return
         tables, asked = self._setup.tables, list[Asked]()
         with self._refusals(), conn.begin_nested():
-            asked = cancels.read(conn, tables, ids)
+            asked = controls.requests(conn, tables, ids)
         for one in asked:
             with self._refusals(one), conn.begin_nested():
                 change.end_request(conn, tables, one)

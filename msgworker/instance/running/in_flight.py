@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from msgworker.instance.running.outcome import Result
 from msgworker.message import in_quarantine, topic_of
-from msgworker.store.cancels import Request
+from msgworker.store.controls import Request
 from msgworker.store.rows import Bare, Row
 
 # --- The in-flight messages of an instance: its lanes, and the handlers that run.

@@ -30,7 +30,7 @@ from msgworker.instance.stop import Stop
 from msgworker.logs import logger
 from msgworker.message import LATER, SPENT, Outcome, Outgoing, becomes
 from msgworker.payload import clean, decode
-from msgworker.store.cancels import Request
+from msgworker.store.controls import Request
 from msgworker.store.rows import Row
 from msgworker.table import MAX_ERROR
 

@@ -16,7 +16,7 @@ from msgworker.counted import plural, that_hold_up
 from msgworker.message import State, topic_of
 from msgworker.queries.counts import WINDOWS, HistoryPoint, Overview, TopicInfo, TopicTimes, Window
 from msgworker.store.bounded import Capped
-from msgworker.store.pauses import PausedJob
+from msgworker.store.controls import PausedJob
 from msgworker.table import MAX_TOPIC
 from msgworker.web import charts, shown
 from msgworker.web.pages.messages import LANES, shown_lane
