@@ -960,29 +960,12 @@ UPDATE msgworker_message SET instance_type=%s WHERE msgworker_message.msg_id IN 
     (msgworker_message.status = 0 OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.instance_type = %s;
 
--- acquire: Take a lock that is free or expired; its new token, None if it is held
-UPDATE msgworker_lock SET owner=%s, token=(msgworker_lock.token + %s), claim_id=%s,
-    since_ms=(TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', utc_timestamp(6)) DIV 1000),
-    expires_ms=((TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', utc_timestamp(6)) DIV 1000) + %s) WHERE
-    msgworker_lock.name = %s AND (msgworker_lock.owner IS NULL OR msgworker_lock.expires_ms <=
-    (TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', utc_timestamp(6)) DIV 1000));
-SELECT msgworker_lock.token
-FROM msgworker_lock
-WHERE msgworker_lock.name = %s AND msgworker_lock.claim_id = %s AND msgworker_lock.owner IS NOT NULL AND
-    msgworker_lock.expires_ms > (TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', utc_timestamp(6)) DIV 1000);
-
--- acquired: The token that an acquire has got, None if it has got none or has lost the lock since
-SELECT msgworker_lock.token
-FROM msgworker_lock
-WHERE msgworker_lock.name = %s AND msgworker_lock.claim_id = %s AND msgworker_lock.owner IS NOT NULL AND
-    msgworker_lock.expires_ms > (TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', utc_timestamp(6)) DIV 1000);
-
 -- there: Those of the names that have their rows
 SELECT msgworker_lock.name
 FROM msgworker_lock
 WHERE msgworker_lock.name IN (/* each of mw_names */);
 
--- acquire_all: Take those of many locks that are free or expired, in one statement; name -> new token
+-- acquire: Take those of some locks that are free or expired, in one statement; name -> new token
 UPDATE msgworker_lock SET owner=%s, token=(msgworker_lock.token + %s), claim_id=%s,
     since_ms=(TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', utc_timestamp(6)) DIV 1000),
     expires_ms=((TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', utc_timestamp(6)) DIV 1000) + %s) WHERE
@@ -991,8 +974,14 @@ UPDATE msgworker_lock SET owner=%s, token=(msgworker_lock.token + %s), claim_id=
     1000));
 SELECT msgworker_lock.name, msgworker_lock.token
 FROM msgworker_lock
-WHERE msgworker_lock.owner = %s AND msgworker_lock.claim_id = %s AND msgworker_lock.expires_ms >
-    (TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', utc_timestamp(6)) DIV 1000);
+WHERE msgworker_lock.owner = %s AND msgworker_lock.expires_ms > (TIMESTAMPDIFF(MICROSECOND, '1970-01-01
+    00:00:00', utc_timestamp(6)) DIV 1000) AND msgworker_lock.claim_id = %s;
+
+-- acquired: What an acquire has got and still holds: name -> token
+SELECT msgworker_lock.name, msgworker_lock.token
+FROM msgworker_lock
+WHERE msgworker_lock.owner = %s AND msgworker_lock.expires_ms > (TIMESTAMPDIFF(MICROSECOND, '1970-01-01
+    00:00:00', utc_timestamp(6)) DIV 1000) AND msgworker_lock.claim_id = %s;
 
 -- renew: Extend a lock from now on; False = it is no longer held under this owner and token, and never will be
 UPDATE msgworker_lock SET expires_ms=((TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', utc_timestamp(6)) DIV
@@ -1018,9 +1007,9 @@ SELECT msgworker_lock.name, msgworker_lock.owner, msgworker_lock.token, (TIMESTA
     msgworker_lock.expires_ms - (TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', utc_timestamp(6)) DIV 1000)
     AS anon_2
 FROM msgworker_lock
-WHERE msgworker_lock.owner IS NOT NULL AND msgworker_lock.expires_ms > (TIMESTAMPDIFF(MICROSECOND, '1970-01-01
-    00:00:00', utc_timestamp(6)) DIV 1000) AND msgworker_lock.name LIKE %s ESCAPE '!' ORDER BY
-    msgworker_lock.name;
+WHERE msgworker_lock.owner IS NOT NULL AND (msgworker_lock.name LIKE concat(%s, '%%') ESCAPE '/') AND
+    msgworker_lock.expires_ms > (TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', utc_timestamp(6)) DIV 1000)
+    ORDER BY msgworker_lock.name;
 
 -- holder: Who holds a lock now, None if it is free or expired
 SELECT msgworker_lock.name, msgworker_lock.owner, msgworker_lock.token, (TIMESTAMPDIFF(MICROSECOND,
@@ -1028,8 +1017,9 @@ SELECT msgworker_lock.name, msgworker_lock.owner, msgworker_lock.token, (TIMESTA
     msgworker_lock.expires_ms - (TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', utc_timestamp(6)) DIV 1000)
     AS anon_2
 FROM msgworker_lock
-WHERE msgworker_lock.owner IS NOT NULL AND msgworker_lock.expires_ms > (TIMESTAMPDIFF(MICROSECOND, '1970-01-01
-    00:00:00', utc_timestamp(6)) DIV 1000) AND msgworker_lock.name = %s;
+WHERE msgworker_lock.owner IS NOT NULL AND msgworker_lock.name = %s AND msgworker_lock.expires_ms >
+    (TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', utc_timestamp(6)) DIV 1000) ORDER BY
+    msgworker_lock.name;
 
 -- ==================== controls: What operators ask of running instances, which read it in their heartbeat: topics and jobs that are paused, and requests to cancel running messages
 

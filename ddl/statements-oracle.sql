@@ -1278,7 +1278,7 @@ WHERE CASE WHEN (msgworker_message.status IN (0, 1) OR msgworker_message.status 
     (msgworker_message.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END IS NOT NULL AND
     (msgworker_message.status = 0 OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) ORDER BY msgworker_message.msg_id
- FETCH FIRST :rows ROWS ONLY;
+ FETCH FIRST 1000 ROWS ONLY;
 
 -- flags: The flags of unfinished messages, and of how many each
 SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_flag) */ CASE WHEN
@@ -1363,48 +1363,13 @@ UPDATE msgworker_message SET instance_type=:instance_type WHERE msgworker_messag
     */) AND (msgworker_message.status = 0 OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.instance_type = :instance_type_1;
 
--- acquire: Take a lock that is free or expired; its new token, None if it is held
-UPDATE msgworker_lock SET owner=:mw_owner, token=(msgworker_lock.token + :token_1), claim_id=:mw_claim,
-    since_ms=(EXTRACT(DAY FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 86400000 +
-    EXTRACT(HOUR FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 3600000 +
-    EXTRACT(MINUTE FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 60000 +
-    FLOOR(EXTRACT(SECOND FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 1000)),
-    expires_ms=((EXTRACT(DAY FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) *
-    86400000 + EXTRACT(HOUR FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 3600000
-    + EXTRACT(MINUTE FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 60000 +
-    FLOOR(EXTRACT(SECOND FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 1000)) +
-    :mw_ttl) WHERE msgworker_lock.name = :mw_name AND (msgworker_lock.owner IS NULL OR
-    msgworker_lock.expires_ms <= (EXTRACT(DAY FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01
-    00:00:00')) * 86400000 + EXTRACT(HOUR FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01
-    00:00:00')) * 3600000 + EXTRACT(MINUTE FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01
-    00:00:00')) * 60000 + FLOOR(EXTRACT(SECOND FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01
-    00:00:00')) * 1000)));
-SELECT msgworker_lock.token
-FROM msgworker_lock
-WHERE msgworker_lock.name = :mw_name AND msgworker_lock.claim_id = :mw_claim AND msgworker_lock.owner IS NOT
-    NULL AND msgworker_lock.expires_ms > (EXTRACT(DAY FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP
-    '1970-01-01 00:00:00')) * 86400000 + EXTRACT(HOUR FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP
-    '1970-01-01 00:00:00')) * 3600000 + EXTRACT(MINUTE FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP
-    '1970-01-01 00:00:00')) * 60000 + FLOOR(EXTRACT(SECOND FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP
-    '1970-01-01 00:00:00')) * 1000));
-
--- acquired: The token that an acquire has got, None if it has got none or has lost the lock since
-SELECT msgworker_lock.token
-FROM msgworker_lock
-WHERE msgworker_lock.name = :mw_name AND msgworker_lock.claim_id = :mw_claim AND msgworker_lock.owner IS NOT
-    NULL AND msgworker_lock.expires_ms > (EXTRACT(DAY FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP
-    '1970-01-01 00:00:00')) * 86400000 + EXTRACT(HOUR FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP
-    '1970-01-01 00:00:00')) * 3600000 + EXTRACT(MINUTE FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP
-    '1970-01-01 00:00:00')) * 60000 + FLOOR(EXTRACT(SECOND FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP
-    '1970-01-01 00:00:00')) * 1000));
-
 -- there: Those of the names that have their rows
 SELECT msgworker_lock.name
 FROM msgworker_lock
 WHERE msgworker_lock.name IN (/* each of mw_names */);
 
--- acquire_all: Take those of many locks that are free or expired, in one statement; name -> new token
-UPDATE msgworker_lock SET owner=:mw_owner, token=(msgworker_lock.token + :token_1), claim_id=:mw_claim,
+-- acquire: Take those of some locks that are free or expired, in one statement; name -> new token
+UPDATE msgworker_lock SET owner=:owner, token=(msgworker_lock.token + :token_1), claim_id=:claim_id,
     since_ms=(EXTRACT(DAY FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 86400000 +
     EXTRACT(HOUR FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 3600000 +
     EXTRACT(MINUTE FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 60000 +
@@ -1413,7 +1378,7 @@ UPDATE msgworker_lock SET owner=:mw_owner, token=(msgworker_lock.token + :token_
     86400000 + EXTRACT(HOUR FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 3600000
     + EXTRACT(MINUTE FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 60000 +
     FLOOR(EXTRACT(SECOND FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 1000)) +
-    :mw_ttl) WHERE msgworker_lock.name IN (/* each of mw_names */) AND (msgworker_lock.owner IS NULL OR
+    :param_1) WHERE msgworker_lock.name IN (/* each of mw_names */) AND (msgworker_lock.owner IS NULL OR
     msgworker_lock.expires_ms <= (EXTRACT(DAY FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01
     00:00:00')) * 86400000 + EXTRACT(HOUR FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01
     00:00:00')) * 3600000 + EXTRACT(MINUTE FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01
@@ -1421,19 +1386,30 @@ UPDATE msgworker_lock SET owner=:mw_owner, token=(msgworker_lock.token + :token_
     00:00:00')) * 1000)));
 SELECT msgworker_lock.name, msgworker_lock.token
 FROM msgworker_lock
-WHERE msgworker_lock.owner = :mw_owner AND msgworker_lock.claim_id = :mw_claim AND msgworker_lock.expires_ms >
-    (EXTRACT(DAY FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 86400000 +
-    EXTRACT(HOUR FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 3600000 +
-    EXTRACT(MINUTE FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 60000 +
-    FLOOR(EXTRACT(SECOND FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 1000));
+WHERE msgworker_lock.owner = :owner_1 AND msgworker_lock.expires_ms > (EXTRACT(DAY FROM
+    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 86400000 + EXTRACT(HOUR FROM
+    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 3600000 + EXTRACT(MINUTE FROM
+    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 60000 + FLOOR(EXTRACT(SECOND FROM
+    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 1000)) AND msgworker_lock.claim_id =
+    :claim_id_1;
+
+-- acquired: What an acquire has got and still holds: name -> token
+SELECT msgworker_lock.name, msgworker_lock.token
+FROM msgworker_lock
+WHERE msgworker_lock.owner = :owner_1 AND msgworker_lock.expires_ms > (EXTRACT(DAY FROM
+    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 86400000 + EXTRACT(HOUR FROM
+    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 3600000 + EXTRACT(MINUTE FROM
+    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 60000 + FLOOR(EXTRACT(SECOND FROM
+    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 1000)) AND msgworker_lock.claim_id =
+    :claim_id_1;
 
 -- renew: Extend a lock from now on; False = it is no longer held under this owner and token, and never will be
 UPDATE msgworker_lock SET expires_ms=((EXTRACT(DAY FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01
     00:00:00')) * 86400000 + EXTRACT(HOUR FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01
     00:00:00')) * 3600000 + EXTRACT(MINUTE FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01
     00:00:00')) * 60000 + FLOOR(EXTRACT(SECOND FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01
-    00:00:00')) * 1000)) + :mw_ttl) WHERE msgworker_lock.name = :mw_name AND msgworker_lock.owner = :mw_owner
-    AND msgworker_lock.token = :mw_token AND msgworker_lock.expires_ms > (EXTRACT(DAY FROM
+    00:00:00')) * 1000)) + :param_1) WHERE msgworker_lock.name = :name_1 AND msgworker_lock.owner = :owner_1
+    AND msgworker_lock.token = :token_1 AND msgworker_lock.expires_ms > (EXTRACT(DAY FROM
     (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 86400000 + EXTRACT(HOUR FROM
     (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 3600000 + EXTRACT(MINUTE FROM
     (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 60000 + FLOOR(EXTRACT(SECOND FROM
@@ -1444,22 +1420,22 @@ UPDATE msgworker_lock SET expires_ms=((EXTRACT(DAY FROM (SYS_EXTRACT_UTC(SYSTIME
     00:00:00')) * 86400000 + EXTRACT(HOUR FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01
     00:00:00')) * 3600000 + EXTRACT(MINUTE FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01
     00:00:00')) * 60000 + FLOOR(EXTRACT(SECOND FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01
-    00:00:00')) * 1000)) + :mw_ttl) WHERE msgworker_lock.owner = :mw_owner AND msgworker_lock.expires_ms >
+    00:00:00')) * 1000)) + :param_1) WHERE msgworker_lock.owner = :owner_1 AND msgworker_lock.expires_ms >
     (EXTRACT(DAY FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 86400000 +
     EXTRACT(HOUR FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 3600000 +
     EXTRACT(MINUTE FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 60000 +
     FLOOR(EXTRACT(SECOND FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 1000));
 SELECT msgworker_lock.name, msgworker_lock.token
 FROM msgworker_lock
-WHERE msgworker_lock.owner = :mw_owner AND msgworker_lock.expires_ms > (EXTRACT(DAY FROM
+WHERE msgworker_lock.owner = :owner_1 AND msgworker_lock.expires_ms > (EXTRACT(DAY FROM
     (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 86400000 + EXTRACT(HOUR FROM
     (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 3600000 + EXTRACT(MINUTE FROM
     (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 60000 + FLOOR(EXTRACT(SECOND FROM
     (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 1000));
 
 -- release: Free a lock at once; False if it is not held under this owner and token: nothing changes
-UPDATE msgworker_lock SET owner=NULL, claim_id=NULL, expires_ms=0 WHERE msgworker_lock.name = :mw_name AND
-    msgworker_lock.owner = :mw_owner AND msgworker_lock.token = :mw_token;
+UPDATE msgworker_lock SET owner=NULL, claim_id=NULL, expires_ms=0 WHERE msgworker_lock.name = :name_1 AND
+    msgworker_lock.owner = :owner_1 AND msgworker_lock.token = :token_1;
 
 -- held: The locks that are held and not expired, of names that begin so, by name
 SELECT msgworker_lock.name, msgworker_lock.owner, msgworker_lock.token, (EXTRACT(DAY FROM
@@ -1473,12 +1449,12 @@ SELECT msgworker_lock.name, msgworker_lock.owner, msgworker_lock.token, (EXTRACT
     '1970-01-01 00:00:00')) * 60000 + FLOOR(EXTRACT(SECOND FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP
     '1970-01-01 00:00:00')) * 1000)) AS anon_2
 FROM msgworker_lock
-WHERE msgworker_lock.owner IS NOT NULL AND msgworker_lock.expires_ms > (EXTRACT(DAY FROM
-    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 86400000 + EXTRACT(HOUR FROM
-    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 3600000 + EXTRACT(MINUTE FROM
-    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 60000 + FLOOR(EXTRACT(SECOND FROM
-    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 1000)) AND msgworker_lock.name LIKE
-    :mw_pattern ESCAPE '!' ORDER BY msgworker_lock.name;
+WHERE msgworker_lock.owner IS NOT NULL AND (msgworker_lock.name LIKE :name_1 || '%' ESCAPE '/') AND
+    msgworker_lock.expires_ms > (EXTRACT(DAY FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01
+    00:00:00')) * 86400000 + EXTRACT(HOUR FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01
+    00:00:00')) * 3600000 + EXTRACT(MINUTE FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01
+    00:00:00')) * 60000 + FLOOR(EXTRACT(SECOND FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01
+    00:00:00')) * 1000)) ORDER BY msgworker_lock.name;
 
 -- holder: Who holds a lock now, None if it is free or expired
 SELECT msgworker_lock.name, msgworker_lock.owner, msgworker_lock.token, (EXTRACT(DAY FROM
@@ -1492,12 +1468,12 @@ SELECT msgworker_lock.name, msgworker_lock.owner, msgworker_lock.token, (EXTRACT
     '1970-01-01 00:00:00')) * 60000 + FLOOR(EXTRACT(SECOND FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP
     '1970-01-01 00:00:00')) * 1000)) AS anon_2
 FROM msgworker_lock
-WHERE msgworker_lock.owner IS NOT NULL AND msgworker_lock.expires_ms > (EXTRACT(DAY FROM
-    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 86400000 + EXTRACT(HOUR FROM
-    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 3600000 + EXTRACT(MINUTE FROM
-    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 60000 + FLOOR(EXTRACT(SECOND FROM
-    (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 1000)) AND msgworker_lock.name =
-    :mw_name;
+WHERE msgworker_lock.owner IS NOT NULL AND msgworker_lock.name = :name_1 AND msgworker_lock.expires_ms >
+    (EXTRACT(DAY FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 86400000 +
+    EXTRACT(HOUR FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 3600000 +
+    EXTRACT(MINUTE FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 60000 +
+    FLOOR(EXTRACT(SECOND FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 1000))
+    ORDER BY msgworker_lock.name;
 
 -- ==================== controls: What operators ask of running instances, which read it in their heartbeat: topics and jobs that are paused, and requests to cancel running messages
 

@@ -1052,7 +1052,7 @@ WHERE msgworker_message.instance_type IS NULL AND CASE WHEN ((msgworker_message.
     msgworker_message.status != 1) THEN 1 ELSE 0 END = 1 AND (msgworker_message.status > -1 AND
     msgworker_message.status < 1 OR msgworker_message.status > -2 AND msgworker_message.status < 0 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) ORDER BY msgworker_message.msg_id
- LIMIT %(rows)s::INTEGER;
+ LIMIT %(param_1)s::INTEGER;
 
 -- flags: The flags of unfinished messages, and of how many each
 SELECT msgworker_message.instance_type, count(*) AS count_1
@@ -1089,69 +1089,56 @@ UPDATE msgworker_message SET instance_type=%(instance_type)s::VARCHAR WHERE msgw
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.instance_type =
     %(instance_type_1)s::VARCHAR;
 
--- acquire: Take a lock that is free or expired; its new token, None if it is held
-UPDATE msgworker_lock SET owner=%(mw_owner)s::VARCHAR, token=(msgworker_lock.token + %(token_1)s::BIGINT),
-    claim_id=%(mw_claim)s::VARCHAR, since_ms=CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS
-    BIGINT), expires_ms=(CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS BIGINT) +
-    %(mw_ttl)s::BIGINT) WHERE msgworker_lock.name = %(mw_name)s::VARCHAR AND (msgworker_lock.owner IS NULL OR
-    msgworker_lock.expires_ms <= CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS BIGINT));
-SELECT msgworker_lock.token
-FROM msgworker_lock
-WHERE msgworker_lock.name = %(mw_name)s::VARCHAR AND msgworker_lock.claim_id = %(mw_claim)s::VARCHAR AND
-    msgworker_lock.owner IS NOT NULL AND msgworker_lock.expires_ms > CAST(floor(extract(epoch FROM
-    statement_timestamp()) * 1000) AS BIGINT);
-
--- acquired: The token that an acquire has got, None if it has got none or has lost the lock since
-SELECT msgworker_lock.token
-FROM msgworker_lock
-WHERE msgworker_lock.name = %(mw_name)s::VARCHAR AND msgworker_lock.claim_id = %(mw_claim)s::VARCHAR AND
-    msgworker_lock.owner IS NOT NULL AND msgworker_lock.expires_ms > CAST(floor(extract(epoch FROM
-    statement_timestamp()) * 1000) AS BIGINT);
-
 -- there: Those of the names that have their rows
 SELECT msgworker_lock.name
 FROM msgworker_lock
 WHERE msgworker_lock.name IN (/* each of mw_names */);
 
--- acquire_all: Take those of many locks that are free or expired, in one statement; name -> new token
-UPDATE msgworker_lock SET owner=%(mw_owner)s::VARCHAR, token=(msgworker_lock.token + %(token_1)s::BIGINT),
-    claim_id=%(mw_claim)s::VARCHAR, since_ms=CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS
+-- acquire: Take those of some locks that are free or expired, in one statement; name -> new token
+UPDATE msgworker_lock SET owner=%(owner)s::VARCHAR, token=(msgworker_lock.token + %(token_1)s::BIGINT),
+    claim_id=%(claim_id)s::VARCHAR, since_ms=CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS
     BIGINT), expires_ms=(CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS BIGINT) +
-    %(mw_ttl)s::BIGINT) WHERE msgworker_lock.name IN (/* each of mw_names */) AND (msgworker_lock.owner IS
+    %(param_1)s::BIGINT) WHERE msgworker_lock.name IN (/* each of mw_names */) AND (msgworker_lock.owner IS
     NULL OR msgworker_lock.expires_ms <= CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS
     BIGINT));
 SELECT msgworker_lock.name, msgworker_lock.token
 FROM msgworker_lock
-WHERE msgworker_lock.owner = %(mw_owner)s::VARCHAR AND msgworker_lock.claim_id = %(mw_claim)s::VARCHAR AND
-    msgworker_lock.expires_ms > CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS BIGINT);
+WHERE msgworker_lock.owner = %(owner_1)s::VARCHAR AND msgworker_lock.expires_ms > CAST(floor(extract(epoch
+    FROM statement_timestamp()) * 1000) AS BIGINT) AND msgworker_lock.claim_id = %(claim_id_1)s::VARCHAR;
+
+-- acquired: What an acquire has got and still holds: name -> token
+SELECT msgworker_lock.name, msgworker_lock.token
+FROM msgworker_lock
+WHERE msgworker_lock.owner = %(owner_1)s::VARCHAR AND msgworker_lock.expires_ms > CAST(floor(extract(epoch
+    FROM statement_timestamp()) * 1000) AS BIGINT) AND msgworker_lock.claim_id = %(claim_id_1)s::VARCHAR;
 
 -- renew: Extend a lock from now on; False = it is no longer held under this owner and token, and never will be
 UPDATE msgworker_lock SET expires_ms=(CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS BIGINT)
-    + %(mw_ttl)s::BIGINT) WHERE msgworker_lock.name = %(mw_name)s::VARCHAR AND msgworker_lock.owner =
-    %(mw_owner)s::VARCHAR AND msgworker_lock.token = %(mw_token)s::BIGINT AND msgworker_lock.expires_ms >
+    + %(param_1)s::BIGINT) WHERE msgworker_lock.name = %(name_1)s::VARCHAR AND msgworker_lock.owner =
+    %(owner_1)s::VARCHAR AND msgworker_lock.token = %(token_1)s::BIGINT AND msgworker_lock.expires_ms >
     CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS BIGINT);
 
 -- renew_all: Extend all that an owner holds, in one statement; name -> token of what it holds now
 UPDATE msgworker_lock SET expires_ms=(CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS BIGINT)
-    + %(mw_ttl)s::BIGINT) WHERE msgworker_lock.owner = %(mw_owner)s::VARCHAR AND msgworker_lock.expires_ms >
+    + %(param_1)s::BIGINT) WHERE msgworker_lock.owner = %(owner_1)s::VARCHAR AND msgworker_lock.expires_ms >
     CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS BIGINT);
 SELECT msgworker_lock.name, msgworker_lock.token
 FROM msgworker_lock
-WHERE msgworker_lock.owner = %(mw_owner)s::VARCHAR AND msgworker_lock.expires_ms > CAST(floor(extract(epoch
+WHERE msgworker_lock.owner = %(owner_1)s::VARCHAR AND msgworker_lock.expires_ms > CAST(floor(extract(epoch
     FROM statement_timestamp()) * 1000) AS BIGINT);
 
 -- release: Free a lock at once; False if it is not held under this owner and token: nothing changes
 UPDATE msgworker_lock SET owner=NULL, claim_id=NULL, expires_ms=0 WHERE msgworker_lock.name =
-    %(mw_name)s::VARCHAR AND msgworker_lock.owner = %(mw_owner)s::VARCHAR AND msgworker_lock.token =
-    %(mw_token)s::BIGINT;
+    %(name_1)s::VARCHAR AND msgworker_lock.owner = %(owner_1)s::VARCHAR AND msgworker_lock.token =
+    %(token_1)s::BIGINT;
 
 -- held: The locks that are held and not expired, of names that begin so, by name
 SELECT msgworker_lock.name, msgworker_lock.owner, msgworker_lock.token, CAST(floor(extract(epoch FROM
     statement_timestamp()) * 1000) AS BIGINT) - msgworker_lock.since_ms AS anon_1, msgworker_lock.expires_ms -
     CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS BIGINT) AS anon_2
 FROM msgworker_lock
-WHERE msgworker_lock.owner IS NOT NULL AND msgworker_lock.expires_ms > CAST(floor(extract(epoch FROM
-    statement_timestamp()) * 1000) AS BIGINT) AND msgworker_lock.name LIKE %(mw_pattern)s::VARCHAR ESCAPE '!'
+WHERE msgworker_lock.owner IS NOT NULL AND (msgworker_lock.name LIKE %(name_1)s::VARCHAR || '%%' ESCAPE '/')
+    AND msgworker_lock.expires_ms > CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS BIGINT)
     ORDER BY msgworker_lock.name;
 
 -- holder: Who holds a lock now, None if it is free or expired
@@ -1159,8 +1146,9 @@ SELECT msgworker_lock.name, msgworker_lock.owner, msgworker_lock.token, CAST(flo
     statement_timestamp()) * 1000) AS BIGINT) - msgworker_lock.since_ms AS anon_1, msgworker_lock.expires_ms -
     CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS BIGINT) AS anon_2
 FROM msgworker_lock
-WHERE msgworker_lock.owner IS NOT NULL AND msgworker_lock.expires_ms > CAST(floor(extract(epoch FROM
-    statement_timestamp()) * 1000) AS BIGINT) AND msgworker_lock.name = %(mw_name)s::VARCHAR;
+WHERE msgworker_lock.owner IS NOT NULL AND msgworker_lock.name = %(name_1)s::VARCHAR AND
+    msgworker_lock.expires_ms > CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS BIGINT) ORDER
+    BY msgworker_lock.name;
 
 -- ==================== controls: What operators ask of running instances, which read it in their heartbeat: topics and jobs that are paused, and requests to cancel running messages
 

@@ -1012,29 +1012,12 @@ FROM json_each(?)) AND (msgworker_message.status > -1 AND msgworker_message.stat
     msgworker_message.status > -2 AND msgworker_message.status < 0 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.instance_type = ?;
 
--- acquire: Take a lock that is free or expired; its new token, None if it is held
-UPDATE msgworker_lock SET owner=?, token=(msgworker_lock.token + ?), claim_id=?,
-    since_ms=CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER),
-    expires_ms=(CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) + ?) WHERE
-    msgworker_lock.name = ? AND (msgworker_lock.owner IS NULL OR msgworker_lock.expires_ms <=
-    CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER));
-SELECT msgworker_lock.token
-FROM msgworker_lock
-WHERE msgworker_lock.name = ? AND msgworker_lock.claim_id = ? AND msgworker_lock.owner IS NOT NULL AND
-    msgworker_lock.expires_ms > CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER);
-
--- acquired: The token that an acquire has got, None if it has got none or has lost the lock since
-SELECT msgworker_lock.token
-FROM msgworker_lock
-WHERE msgworker_lock.name = ? AND msgworker_lock.claim_id = ? AND msgworker_lock.owner IS NOT NULL AND
-    msgworker_lock.expires_ms > CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER);
-
 -- there: Those of the names that have their rows
 SELECT msgworker_lock.name
 FROM msgworker_lock
 WHERE msgworker_lock.name IN (/* each of mw_names */);
 
--- acquire_all: Take those of many locks that are free or expired, in one statement; name -> new token
+-- acquire: Take those of some locks that are free or expired, in one statement; name -> new token
 UPDATE msgworker_lock SET owner=?, token=(msgworker_lock.token + ?), claim_id=?,
     since_ms=CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER),
     expires_ms=(CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) + ?) WHERE
@@ -1042,8 +1025,14 @@ UPDATE msgworker_lock SET owner=?, token=(msgworker_lock.token + ?), claim_id=?,
     msgworker_lock.expires_ms <= CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER));
 SELECT msgworker_lock.name, msgworker_lock.token
 FROM msgworker_lock
-WHERE msgworker_lock.owner = ? AND msgworker_lock.claim_id = ? AND msgworker_lock.expires_ms >
-    CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER);
+WHERE msgworker_lock.owner = ? AND msgworker_lock.expires_ms > CAST(round((julianday('now') - 2440587.5) *
+    86400000) AS INTEGER) AND msgworker_lock.claim_id = ?;
+
+-- acquired: What an acquire has got and still holds: name -> token
+SELECT msgworker_lock.name, msgworker_lock.token
+FROM msgworker_lock
+WHERE msgworker_lock.owner = ? AND msgworker_lock.expires_ms > CAST(round((julianday('now') - 2440587.5) *
+    86400000) AS INTEGER) AND msgworker_lock.claim_id = ?;
 
 -- renew: Extend a lock from now on; False = it is no longer held under this owner and token, and never will be
 UPDATE msgworker_lock SET expires_ms=(CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) + ?)
@@ -1068,16 +1057,17 @@ SELECT msgworker_lock.name, msgworker_lock.owner, msgworker_lock.token, CAST(rou
     2440587.5) * 86400000) AS INTEGER) - msgworker_lock.since_ms AS anon_1, msgworker_lock.expires_ms -
     CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) AS anon_2
 FROM msgworker_lock
-WHERE msgworker_lock.owner IS NOT NULL AND msgworker_lock.expires_ms > CAST(round((julianday('now') -
-    2440587.5) * 86400000) AS INTEGER) AND msgworker_lock.name LIKE ? ESCAPE '!' ORDER BY msgworker_lock.name;
+WHERE msgworker_lock.owner IS NOT NULL AND (msgworker_lock.name LIKE ? || '%' ESCAPE '/') AND
+    msgworker_lock.expires_ms > CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) ORDER BY
+    msgworker_lock.name;
 
 -- holder: Who holds a lock now, None if it is free or expired
 SELECT msgworker_lock.name, msgworker_lock.owner, msgworker_lock.token, CAST(round((julianday('now') -
     2440587.5) * 86400000) AS INTEGER) - msgworker_lock.since_ms AS anon_1, msgworker_lock.expires_ms -
     CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) AS anon_2
 FROM msgworker_lock
-WHERE msgworker_lock.owner IS NOT NULL AND msgworker_lock.expires_ms > CAST(round((julianday('now') -
-    2440587.5) * 86400000) AS INTEGER) AND msgworker_lock.name = ?;
+WHERE msgworker_lock.owner IS NOT NULL AND msgworker_lock.name = ? AND msgworker_lock.expires_ms >
+    CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) ORDER BY msgworker_lock.name;
 
 -- ==================== controls: What operators ask of running instances, which read it in their heartbeat: topics and jobs that are paused, and requests to cancel running messages
 

@@ -97,12 +97,14 @@ class DatabaseLocks(LockCentre):
         begun, claim_id = clock(), uuid.uuid4().hex
 
         def take(conn: Connection) -> int | None:
-            return locks.acquire(
-                conn, self._tables, name, owner=owner, ttl_ms=_ms(ttl), claim_id=claim_id
+            found = locks.acquire(
+                conn, self._tables, [name], owner=owner, ttl_ms=_ms(ttl), claim_id=claim_id
             )
+            return found.get(name)
 
         def was_taken(conn: Connection) -> int | None:
-            return locks.acquired(conn, self._tables, name, claim_id) or take(conn)
+            found = locks.acquired(conn, self._tables, owner, claim_id)
+            return found.get(name) or take(conn)
 
         whose = (name, owner)
         self._asking.add(whose)
@@ -129,12 +131,12 @@ class DatabaseLocks(LockCentre):
         begun, claim_id = clock(), uuid.uuid4().hex
 
         def take(conn: Connection) -> dict[str, int]:
-            return locks.acquire_all(
+            return locks.acquire(
                 conn, self._tables, names, owner=owner, ttl_ms=_ms(ttl), claim_id=claim_id
             )
 
         def was_taken(conn: Connection) -> dict[str, int]:
-            return locks.acquired_all(conn, self._tables, owner, claim_id) or take(conn)
+            return locks.acquired(conn, self._tables, owner, claim_id) or take(conn)
 
         asked = {(name, owner) for name in names}
         self._asking |= asked

@@ -34,88 +34,45 @@ class HeldLock(NamedTuple):
 
 def ensure(conn: Connection, t: Tables, *names: str) -> None:
     """Insert the rows of names. Raises IntegrityError if another process inserted one first."""
-    insert = t.built("lock_row", lambda: sa.insert(LOCK.of(t)).values(name=bindparam("mw_name")))
-    conn.execute(insert, [{"mw_name": name} for name in names])
+    conn.execute(sa.insert(LOCK.of(t)), [{"name": name} for name in names])
 
 
 def acquire(
-    conn: Connection, t: Tables, name: str, *, owner: str, ttl_ms: int, claim_id: str
-) -> int | None:
-    """Take a lock that is free or expired; its new token, None if it is held.
-
-    Each statement may commit by itself: the token is read by the claim's own id.
-    """
-    c = LOCK.of(t).c
-
-    def build() -> sa.Update:
-        free = sa.or_(c.owner.is_(None), _expired(c))
-        return sa.update(LOCK.of(t)).where(c.name == bindparam("mw_name"), free).values(_taken(c))
-
-    params = {"mw_name": name, "mw_owner": owner, "mw_claim": claim_id, "mw_ttl": ttl_ms}
-    if not conn.execute(t.built("lock_acquire", build), params).rowcount:
-        return None
-    return acquired(conn, t, name, claim_id)
-
-
-def acquired(conn: Connection, t: Tables, name: str, claim_id: str) -> int | None:
-    """The token that an acquire has got, None if it has got none or has lost the lock since."""
-    c = LOCK.of(t).c
-
-    def build() -> sa.Select[Any]:
-        mine = (c.name == bindparam("mw_name"), c.claim_id == bindparam("mw_claim"))
-        return sa.select(c.token).where(*mine, c.owner.is_not(None), sa.not_(_expired(c)))
-
-    found = conn.scalar(t.built("lock_acquired", build), {"mw_name": name, "mw_claim": claim_id})
-    return None if found is None else int(found)
-
-
-def acquire_all(
     conn: Connection, t: Tables, names: Sequence[str], *, owner: str, ttl_ms: int, claim_id: str
 ) -> dict[str, int]:
-    """Take those of many locks that are free or expired, in one statement; name -> new token."""
+    """Take those of some locks that are free or expired, in one statement; name -> new token.
+
+    Each statement may commit by itself: the tokens are read by the claim's own id.
+    """
     c = LOCK.of(t).c
-
-    def build() -> sa.Update:
-        free = sa.or_(c.owner.is_(None), _expired(c))
-        return sa.update(LOCK.of(t)).where(_among(c), free).values(_taken(c))
-
-    params = {"mw_names": list(names), "mw_owner": owner, "mw_claim": claim_id, "mw_ttl": ttl_ms}
-    conn.execute(t.built("lock_acquire_all", build), params)
-    return acquired_all(conn, t, owner, claim_id)
-
-
-def acquired_all(conn: Connection, t: Tables, owner: str, claim_id: str) -> dict[str, int]:
-    """What an acquire of many has got and still holds: name -> token."""
-    c = LOCK.of(t).c
-
-    def build() -> sa.Select[Any]:
-        mine = (c.owner == bindparam("mw_owner"), c.claim_id == bindparam("mw_claim"))
-        return sa.select(c.name, c.token).where(*mine, sa.not_(_expired(c)))
-
-    params = {"mw_owner": owner, "mw_claim": claim_id}
-    found = conn.execute(t.built("lock_acquired_all", build), params)
-    return {str(name): int(token) for name, token in found}
-
-
-def _taken(c: Any) -> dict[str, Any]:
-    """What a lock gets with a new owner."""
-    return {
-        "owner": bindparam("mw_owner"),
+    free = (_among(c), sa.or_(c.owner.is_(None), _expired(c)))
+    taken = {
+        "owner": owner,
         "token": c.token + 1,
-        "claim_id": bindparam("mw_claim"),
+        "claim_id": claim_id,
         "since_ms": now_ms(),
-        "expires_ms": now_ms() + bindparam("mw_ttl", type_=sa.BigInteger()),
+        "expires_ms": _from_now(ttl_ms),
     }
+    change = sa.update(LOCK.of(t)).where(*free).values(taken)
+    conn.execute(change, {"mw_names": list(names)})
+    return _held_by(conn, t, owner, c.claim_id == claim_id)
+
+
+def acquired(conn: Connection, t: Tables, owner: str, claim_id: str) -> dict[str, int]:
+    """What an acquire has got and still holds: name -> token."""
+    return _held_by(conn, t, owner, LOCK.of(t).c.claim_id == claim_id)
+
+
+def _held_by(conn: Connection, t: Tables, owner: str, *which: Any) -> dict[str, int]:
+    c = LOCK.of(t).c
+    found = sa.select(c.name, c.token).where(c.owner == owner, sa.not_(_expired(c)), *which)
+    return {str(name): int(token) for name, token in conn.execute(found)}
 
 
 def there(conn: Connection, t: Tables, names: Sequence[str]) -> set[str]:
     """Those of the names that have their rows."""
     c = LOCK.of(t).c
-
-    def build() -> sa.Select[Any]:
-        return sa.select(c.name).where(_among(c))
-
-    found = conn.execute(t.built("lock_there", build), {"mw_names": list(names)})
+    found = conn.execute(sa.select(c.name).where(_among(c)), {"mw_names": list(names)})
     return {str(row[0]) for row in found}
 
 
@@ -123,26 +80,24 @@ def renew(conn: Connection, t: Tables, name: str, *, owner: str, token: int, ttl
     """Extend a lock from now on; False = it is no longer held under this owner and token, and never
     will be. Never an upsert: an expired lock is lost even if it is free."""
     c = LOCK.of(t).c
+    mine = (*_is(c, name, owner, token), sa.not_(_expired(c)))
+    change = sa.update(LOCK.of(t)).where(*mine).values(expires_ms=_from_now(ttl_ms))
+    return bool(conn.execute(change).rowcount)
 
-    def build() -> sa.Update:
-        until = now_ms() + bindparam("mw_ttl", type_=sa.BigInteger())
-        whose = (*_of(c), sa.not_(_expired(c)))
-        return sa.update(LOCK.of(t)).where(*whose).values(expires_ms=until)
 
-    params = {"mw_name": name, "mw_owner": owner, "mw_token": token, "mw_ttl": ttl_ms}
-    return bool(conn.execute(t.built("lock_renew", build), params).rowcount)
+def renew_all(conn: Connection, t: Tables, owner: str, *, ttl_ms: int) -> dict[str, int]:
+    """Extend all that an owner holds, in one statement; name -> token of what it holds now."""
+    c = LOCK.of(t).c
+    change = sa.update(LOCK.of(t)).where(c.owner == owner, sa.not_(_expired(c)))
+    conn.execute(change.values(expires_ms=_from_now(ttl_ms)))
+    return _held_by(conn, t, owner)
 
 
 def release(conn: Connection, t: Tables, name: str, *, owner: str, token: int) -> bool:
     """Free a lock at once; False if it is not held under this owner and token: nothing changes."""
-    c = LOCK.of(t).c
-
-    def build() -> sa.Update:
-        free = {"owner": sa.null(), "claim_id": sa.null(), "expires_ms": ZERO}
-        return sa.update(LOCK.of(t)).where(*_of(c)).values(**free)
-
-    params = {"mw_name": name, "mw_owner": owner, "mw_token": token}
-    return bool(conn.execute(t.built("lock_release", build), params).rowcount)
+    free = {"owner": sa.null(), "claim_id": sa.null(), "expires_ms": ZERO}
+    mine = _is(LOCK.of(t).c, name, owner, token)
+    return bool(conn.execute(sa.update(LOCK.of(t)).where(*mine).values(**free)).rowcount)
 
 
 def delete(
@@ -154,98 +109,60 @@ def delete(
     only a name that is never acquired again, such as that of a member.
     """
     c = LOCK.of(t).c
-
-    def build() -> sa.Delete:
-        return sa.delete(LOCK.of(t)).where(*_of(c), *([_expired(c)] if expired else []))
-
-    params = {"mw_name": name, "mw_owner": owner, "mw_token": token}
-    return bool(conn.execute(t.built(("lock_delete", expired), build), params).rowcount)
+    gone = (*_is(c, name, owner, token), *([_expired(c)] if expired else []))
+    return bool(conn.execute(sa.delete(LOCK.of(t)).where(*gone)).rowcount)
 
 
 def long_expired(conn: Connection, t: Tables, prefix: str, *, for_ms: int) -> list[HeldLock]:
     """Locks named `prefix` + owner that were not released, and expired so long ago."""
     c = LOCK.of(t).c
-
-    def build() -> sa.Select[Any]:
-        begins = c.name.like(bindparam("mw_pattern"), escape="!")
-        ago = bindparam("mw_ago", type_=sa.BigInteger())
-        return _shown(c).where(begins, c.owner.is_not(None), c.expires_ms <= now_ms() - ago)
-
-    params = {"mw_pattern": _pattern(prefix), "mw_ago": for_ms}
-    found = [_as_held(row) for row in conn.execute(t.built("lock_long_expired", build), params)]
+    found = _read(conn, t, _begins(c, prefix), c.expires_ms <= _from_now(-for_ms))
     return [one for one in found if one.name == prefix + one.owner]
-
-
-def renew_all(conn: Connection, t: Tables, owner: str, *, ttl_ms: int) -> dict[str, int]:
-    """Extend all that an owner holds, in one statement; name -> token of what it holds now."""
-    c = LOCK.of(t).c
-
-    def build() -> sa.Update:
-        until = now_ms() + bindparam("mw_ttl", type_=sa.BigInteger())
-        whose = (c.owner == bindparam("mw_owner"), sa.not_(_expired(c)))
-        return sa.update(LOCK.of(t)).where(*whose).values(expires_ms=until)
-
-    def look() -> sa.Select[Any]:
-        whose = (c.owner == bindparam("mw_owner"), sa.not_(_expired(c)))
-        return sa.select(c.name, c.token).where(*whose)
-
-    conn.execute(t.built("lock_renew_all", build), {"mw_owner": owner, "mw_ttl": ttl_ms})
-    found = conn.execute(t.built("lock_mine", look), {"mw_owner": owner})
-    return {str(name): int(token) for name, token in found}
 
 
 def held(conn: Connection, t: Tables, prefix: str = "") -> list[HeldLock]:
     """The locks that are held and not expired, of names that begin so, by name."""
     c = LOCK.of(t).c
-
-    def build() -> sa.Select[Any]:
-        begins = c.name.like(bindparam("mw_pattern"), escape="!")
-        return _reading(c).where(begins).order_by(c.name)
-
-    found = conn.execute(t.built("lock_held", build), {"mw_pattern": _pattern(prefix)})
+    found = _read(conn, t, _begins(c, prefix), sa.not_(_expired(c)))
     # LIKE takes upper for lower case somewhere.
-    return [_as_held(row) for row in found if str(row[0]).startswith(prefix)]
+    return [one for one in found if one.name.startswith(prefix)]
 
 
 def holder(conn: Connection, t: Tables, name: str) -> HeldLock | None:
     """Who holds a lock now, None if it is free or expired."""
     c = LOCK.of(t).c
-
-    def build() -> sa.Select[Any]:
-        return _reading(c).where(c.name == bindparam("mw_name"))
-
-    row = conn.execute(t.built("lock_holder", build), {"mw_name": name}).one_or_none()
-    return None if row is None else _as_held(row)
+    return next(iter(_read(conn, t, c.name == name, sa.not_(_expired(c)))), None)
 
 
-def _reading(c: Any) -> sa.Select[Any]:
-    return _shown(c).where(c.owner.is_not(None), sa.not_(_expired(c)))
+def _read(conn: Connection, t: Tables, *which: Any) -> list[HeldLock]:
+    """Those of the locks that have an owner, by name."""
+    c = LOCK.of(t).c
+    columns = (c.name, c.owner, c.token, now_ms() - c.since_ms, c.expires_ms - now_ms())
+    query = sa.select(*columns).where(c.owner.is_not(None), *which).order_by(c.name)
+    return [
+        HeldLock(str(name), str(owner), int(token), max(0, int(age_ms)), int(left_ms))
+        for name, owner, token, age_ms, left_ms in conn.execute(query)
+    ]
 
 
-def _shown(c: Any) -> sa.Select[Any]:
-    return sa.select(c.name, c.owner, c.token, now_ms() - c.since_ms, c.expires_ms - now_ms())
-
-
-def _pattern(prefix: str) -> str:
-    return prefix.replace("!", "!!").replace("%", "!%").replace("_", "!_") + "%"
-
-
-def _as_held(row: Any) -> HeldLock:
-    name, owner, token, age_ms, left_ms = row
-    return HeldLock(str(name), str(owner), int(token), max(0, int(age_ms)), int(left_ms))
+def _begins(c: Any, prefix: str) -> Any:
+    return c.name.startswith(prefix, autoescape=True)
 
 
 def _among(c: Any) -> Any:
     return c.name.in_(bindparam("mw_names", expanding=True))
 
 
-def _of(c: Any) -> tuple[Any, ...]:
-    who = c.owner == bindparam("mw_owner")
-    return (c.name == bindparam("mw_name"), who, c.token == bindparam("mw_token"))
+def _is(c: Any, name: str, owner: str, token: int) -> tuple[Any, ...]:
+    return c.name == name, c.owner == owner, c.token == token
 
 
 def _expired(c: Any) -> Any:
     return c.expires_ms <= now_ms()
+
+
+def _from_now(ms: int) -> Any:
+    return now_ms() + sa.literal(ms, sa.BigInteger())
 
 
 # --- Deal messages to instance types, for scopes of one instance.
@@ -262,50 +179,38 @@ class Undealt(NamedTuple):
 
 def undealt(conn: Connection, t: Tables, *, limit: int = BATCH) -> list[Undealt]:
     """Messages without an instance type that may be claimed, oldest first."""
-
-    def build() -> Any:
-        c = t.cols()
-        columns: tuple[Any, ...] = (c.msg_id, c.object_id)
-        query = t.hinted(sa.select(*columns), t.message, "flag")
-        query = query.where(t.slice_key(c, "instance_type").is_(None), *_claimable(t, c))
-        return query.order_by(c.msg_id).limit(bindparam("rows", type_=sa.Integer()))
-
-    return [Undealt(*row) for row in fetch(conn, t.built("undealt", build), {"rows": limit})]
+    c = t.cols()
+    query = _claimable(t, sa.select(c.msg_id, c.object_id), None).order_by(c.msg_id)
+    return [Undealt(*row) for row in fetch(conn, query.limit(limit), {})]
 
 
-def _claimable(t: Tables, c: Any) -> list[Any]:
-    return [t.slice_rows(c, "instance_type"), t.claimable(c)]
+def _claimable(t: Tables, query: Any, flag: str | None) -> Any:
+    """Of the messages with this flag, or without one."""
+    c = t.cols()
+    which = t.slice_key(c, "instance_type") == flag  # None: IS NULL
+    waits = (t.slice_rows(c, "instance_type"), t.claimable(c))
+    return t.hinted(query, t.message, "flag").where(which, *waits)
 
 
 def flags(conn: Connection, t: Tables) -> dict[str, int]:
     """The flags of unfinished messages, and of how many each."""
-
-    def build() -> Any:
-        c = t.cols()
-        flag = t.slice_key(c, "instance_type")
-        query = t.hinted(sa.select(flag, sa.func.count()), t.message, "flag")
-        return query.where(flag.is_not(None), t.slice_rows(c, "instance_type")).group_by(flag)
-
-    return {str(flag): int(count) for flag, count in conn.execute(t.built("flags", build))}
+    c = t.cols()
+    flag = t.slice_key(c, "instance_type")
+    query = t.hinted(sa.select(flag, sa.func.count()), t.message, "flag")
+    query = query.where(flag.is_not(None), t.slice_rows(c, "instance_type")).group_by(flag)
+    return {str(flag): int(count) for flag, count in conn.execute(query)}
 
 
 def flags_of(conn: Connection, t: Tables, objects: Collection[Any]) -> dict[Any, str]:
     """The flag of the first unfinished message of each object that has one."""
+    c = t.cols()
+    flag: Any = c.instance_type
+    among = t.open_object(c).in_(bindparam("objects", expanding=True, type_=t.key_type))
+    query = t.hinted(sa.select(c.object_id, flag), t.message, "object")
+    query = query.where(among, t.open_rows(c), flag.is_not(None)).order_by(c.msg_id)
     found: dict[Any, str] = {}
     for portion in t.portions(list(objects)):
-        c = t.cols()
-        flag: Any = c.instance_type
-        columns: tuple[Any, ...] = (c.object_id, flag)
-        query = t.hinted(sa.select(*columns), t.message, "object")
-        key = t.open_object(c)
-        query = query.where(
-            key.in_(bindparam("objects", expanding=True, type_=t.key_type)),
-            t.open_rows(c),
-            flag.is_not(None),
-        )
-        for object_id, whose in conn.execute(
-            query.order_by(c.msg_id), {"objects": [t.key(one) for one in portion]}
-        ):
+        for object_id, whose in conn.execute(query, {"objects": [t.key(one) for one in portion]}):
             found.setdefault(object_id, whose)
     return found
 
@@ -317,19 +222,15 @@ def deal(conn: Connection, t: Tables, msg_ids: Sequence[int], flag: str) -> int:
 
 def take_back(conn: Connection, t: Tables, flag: str, *, limit: int = BATCH) -> int:
     """Remove a flag from claimable messages; how many, up to `limit`."""
-    c = t.cols()
-    query = t.hinted(sa.select(c.msg_id), t.message, "flag")
-    query = query.where(t.slice_key(c, "instance_type") == flag, *_claimable(t, c)).limit(limit)
+    query = _claimable(t, sa.select(t.cols().msg_id), flag).limit(limit)
     return _write(conn, t, list(conn.scalars(query)), flag, None)
 
 
-def _write(conn: Connection, t: Tables, ids: Sequence[int], seen: Any, flag: Any) -> int:
-    count = 0
-    for portion in t.portions(ids):
-        c = t.cols()
-        now: Any = c.instance_type
-        was = now.is_(None) if seen is None else now == seen
-        change = sa.update(t.message).where(t.among(c.msg_id), t.claimable(c), was)
-        change = change.values(t.values(instance_type=flag))
-        count += int(conn.execute(change, {"mw_ids": portion}).rowcount)
-    return count
+def _write(
+    conn: Connection, t: Tables, ids: Sequence[int], seen: str | None, flag: str | None
+) -> int:
+    c = t.cols()
+    whose: Any = c.instance_type
+    change = sa.update(t.message).where(t.among(c.msg_id), t.claimable(c), whose == seen)
+    change = change.values(t.values(instance_type=flag))
+    return sum(conn.execute(change, {"mw_ids": some}).rowcount for some in t.portions(ids))

@@ -98,7 +98,7 @@ def test_who_acquires_or_renews_between_the_look_and_the_deletion_keeps_the_row(
         seen = found(conn, *args, **options)
         if who == "another":
             options = {"owner": "other", "ttl_ms": 30_000, "claim_id": "c"}
-            taken.append(store.acquire(conn, near_locks._tables, dead.name, **options))
+            taken.append(store.acquire(conn, near_locks._tables, [dead.name], **options))
         else:
             taken.append(conn.execute(sa.text("UPDATE msgworker_lock SET expires_ms = 9e15")))
         return seen
@@ -107,7 +107,7 @@ def test_who_acquires_or_renews_between_the_look_and_the_deletion_keeps_the_row(
     assert near_locks.forget_expired(PREFIX) == 0
     assert rows(near_locks) == {dead.name}
     if who == "another":
-        assert taken == [dead.token + 1]
+        assert taken == [{dead.name: dead.token + 1}]
 
 
 def test_a_login_that_may_not_delete_releases(near_locks, monkeypatch):

@@ -416,10 +416,9 @@ def scope_acts(t: Tables, log: Log) -> Iterator[Any]:
         log.rows = {}
     yield instances.stands_of, {"ids": many}
     mine = {"name": "x", "owner": "me"}
-    yield locks.acquire, mine | {"ttl_ms": 1, "claim_id": "c"}
-    yield locks.acquired, {"name": "x", "claim_id": "c"}
     yield locks.there, {"names": ["x", "y"]}
-    yield locks.acquire_all, {"names": ["x"], "owner": "me", "ttl_ms": 1, "claim_id": "c"}
+    yield locks.acquire, {"names": ["x"], "owner": "me", "ttl_ms": 1, "claim_id": "c"}
+    yield locks.acquired, {"owner": "me", "claim_id": "c"}
     yield locks.renew, mine | {"token": 1, "ttl_ms": 1}
     yield locks.renew_all, {"owner": "me", "ttl_ms": 1}
     yield locks.release, mine | {"token": 1}
