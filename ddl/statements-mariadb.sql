@@ -821,7 +821,7 @@ WHERE j2.job_id = msgworker_job.job_id AND j2.mw_job_status = -1 AND (coalesce(j
     concat(%s, '%%') ESCAPE '/') OR ((CONVERT(j2.last_error USING utf8mb4) COLLATE utf8mb4_nopad_bin) LIKE
     concat(%s, '%%') ESCAPE '/'))))))) THEN 0 ELSE 1 END AS anon_1
 FROM msgworker_job
-WHERE msgworker_job.table_name = %s AND msgworker_job.completed_at IS NULL AND msgworker_job.sealed_at IS NOT
+WHERE msgworker_job.table_name = %s AND msgworker_job.sealed_at IS NOT NULL AND msgworker_job.completed_at IS
     NULL AND msgworker_job.job_id > %s ORDER BY msgworker_job.job_id
  LIMIT 200;
 
@@ -836,16 +836,16 @@ UPDATE msgworker_job SET paused_at=utc_timestamp(6), paused_by=%s, paused_reason
     IS NULL;
 
 -- resume: Let them start again; False if it was not paused
-UPDATE msgworker_job SET paused_at=NULL, paused_by=NULL, paused_reason=NULL WHERE msgworker_job.job_id = %s
-    AND msgworker_job.table_name = %s AND msgworker_job.paused_at IS NOT NULL;
+UPDATE msgworker_job SET paused_at=%s, paused_by=%s, paused_reason=%s WHERE msgworker_job.job_id = %s AND
+    msgworker_job.table_name = %s AND msgworker_job.paused_at IS NOT NULL;
 
 -- forget: Delete the jobs that have completed before this instant and have no message left, among the next
 --     LOOKED_AT behind `after`; returns where to go on, None at the end
 SELECT msgworker_job.job_id
 FROM msgworker_job
-WHERE msgworker_job.table_name = %s AND msgworker_job.completed_at IS NOT NULL AND msgworker_job.completed_at
-    < %s AND msgworker_job.job_id > %s ORDER BY msgworker_job.job_id
- LIMIT 200;
+WHERE msgworker_job.table_name = %s AND msgworker_job.completed_at < %s AND msgworker_job.job_id > %s ORDER BY
+    msgworker_job.job_id
+ LIMIT %s;
 
 -- complete: Complete a job and send its message, if nothing of it is unfinished and no other has done so
 SELECT msgworker_job.name, msgworker_job.on_complete, msgworker_job.object_id, msgworker_job.payload,

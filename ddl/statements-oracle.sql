@@ -1142,11 +1142,11 @@ INSERT INTO msgworker_job (table_name, name, on_complete, object_id, opened_by, 
 -- lock_open: A job, whose row is locked, shared, until the end of the transaction; None if there is no such one
 SELECT msgworker_job.name, msgworker_job.sealed_at
 FROM msgworker_job
-WHERE msgworker_job.job_id = :mw_job AND msgworker_job.table_name = :mw_table FOR UPDATE;
+WHERE msgworker_job.job_id = :mw_job AND msgworker_job.table_name = :table_name_1 FOR UPDATE;
 
 -- seal: Close a job to further senders; False if it was sealed, or is not there
 UPDATE msgworker_job SET sealed_at=CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) WHERE
-    msgworker_job.job_id = :mw_job AND msgworker_job.table_name = :mw_table AND msgworker_job.sealed_at IS
+    msgworker_job.job_id = :mw_job AND msgworker_job.table_name = :table_name_1 AND msgworker_job.sealed_at IS
     NULL;
 
 -- job_of: The job of a message; None if it belongs to none
@@ -1170,39 +1170,40 @@ WHERE j2.job_id = msgworker_job.job_id AND CASE WHEN (j2.job_id IS NOT NULL) THE
     NULL AND NOT (j2.status = -1 AND j2.last_error IS NOT NULL AND ((j2.last_error LIKE :param_2 || '%' ESCAPE
     '/') OR (j2.last_error LIKE :param_3 || '%' ESCAPE '/'))))))) THEN 0 ELSE 1 END AS anon_1
 FROM msgworker_job
-WHERE msgworker_job.table_name = :mw_table AND msgworker_job.completed_at IS NULL AND msgworker_job.sealed_at
-    IS NOT NULL AND msgworker_job.job_id > :mw_after ORDER BY msgworker_job.job_id
+WHERE msgworker_job.table_name = :table_name_1 AND msgworker_job.sealed_at IS NOT NULL AND
+    msgworker_job.completed_at IS NULL AND msgworker_job.job_id > :mw_after ORDER BY msgworker_job.job_id
  FETCH FIRST 200 ROWS ONLY;
 
 -- cancel: Seal a job, and send no message when it has ended; False if that is so, or it has completed
 UPDATE msgworker_job SET sealed_at=coalesce(msgworker_job.sealed_at, CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS
     TIMESTAMP)), cancelled_at=CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) WHERE msgworker_job.job_id =
-    :mw_job AND msgworker_job.table_name = :mw_table AND msgworker_job.completed_at IS NULL AND
+    :mw_job AND msgworker_job.table_name = :table_name_1 AND msgworker_job.completed_at IS NULL AND
     msgworker_job.cancelled_at IS NULL;
 
 -- pause: Let no message of a job start; False if that is so, or it has completed
-UPDATE msgworker_job SET paused_at=CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP), paused_by=:mw_by,
-    paused_reason=:mw_why WHERE msgworker_job.job_id = :mw_job AND msgworker_job.table_name = :mw_table AND
-    msgworker_job.completed_at IS NULL AND msgworker_job.paused_at IS NULL;
+UPDATE msgworker_job SET paused_at=CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP), paused_by=:paused_by,
+    paused_reason=:paused_reason WHERE msgworker_job.job_id = :mw_job AND msgworker_job.table_name =
+    :table_name_1 AND msgworker_job.completed_at IS NULL AND msgworker_job.paused_at IS NULL;
 
 -- resume: Let them start again; False if it was not paused
-UPDATE msgworker_job SET paused_at=NULL, paused_by=NULL, paused_reason=NULL WHERE msgworker_job.job_id =
-    :mw_job AND msgworker_job.table_name = :mw_table AND msgworker_job.paused_at IS NOT NULL;
+UPDATE msgworker_job SET paused_at=:paused_at, paused_by=:paused_by, paused_reason=:paused_reason WHERE
+    msgworker_job.job_id = :mw_job AND msgworker_job.table_name = :table_name_1 AND msgworker_job.paused_at IS
+    NOT NULL;
 
 -- forget: Delete the jobs that have completed before this instant and have no message left, among the next
 --     LOOKED_AT behind `after`; returns where to go on, None at the end
 SELECT msgworker_job.job_id
 FROM msgworker_job
-WHERE msgworker_job.table_name = :mw_table AND msgworker_job.completed_at IS NOT NULL AND
-    msgworker_job.completed_at < :mw_before AND msgworker_job.job_id > :mw_after ORDER BY msgworker_job.job_id
+WHERE msgworker_job.table_name = :table_name_1 AND msgworker_job.completed_at < :param_1 AND
+    msgworker_job.job_id > :job_id_1 ORDER BY msgworker_job.job_id
  FETCH FIRST 200 ROWS ONLY;
 
 -- complete: Complete a job and send its message, if nothing of it is unfinished and no other has done so
 SELECT msgworker_job.name, msgworker_job.on_complete, msgworker_job.object_id, msgworker_job.payload,
     msgworker_job.cancelled_at
 FROM msgworker_job
-WHERE msgworker_job.job_id = :mw_job AND msgworker_job.table_name = :mw_table AND msgworker_job.sealed_at IS
-    NOT NULL AND msgworker_job.completed_at IS NULL FOR UPDATE SKIP LOCKED;
+WHERE msgworker_job.job_id = :mw_job AND msgworker_job.table_name = :table_name_1 AND msgworker_job.sealed_at
+    IS NOT NULL AND msgworker_job.completed_at IS NULL FOR UPDATE SKIP LOCKED;
 
 -- counts: How many messages of a job wait, run, are done and dead, up to `most` of each; "retrying": how many of
 --     those that wait have failed
@@ -1262,8 +1263,9 @@ WHERE msgworker_message_1.job_id = :mw_job AND CASE WHEN (msgworker_message_1.jo
 -- awaited: How many of these an open job waits for (on_dead="wait"), and others do not
 SELECT 1
 FROM msgworker_job
-WHERE msgworker_job.job_id = :mw_job AND msgworker_job.table_name = :mw_table AND msgworker_job.completed_at
-    IS NULL AND msgworker_job.cancelled_at IS NULL AND msgworker_job.on_dead = 'wait';
+WHERE msgworker_job.job_id = :mw_job AND msgworker_job.table_name = :table_name_1 AND
+    msgworker_job.completed_at IS NULL AND msgworker_job.cancelled_at IS NULL AND msgworker_job.on_dead =
+    'wait';
 
 -- ==================== locks: Locks with tokens, and the dealing of messages to instance types
 

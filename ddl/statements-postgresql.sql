@@ -923,11 +923,12 @@ INSERT INTO msgworker_job (table_name, name, on_complete, object_id, opened_by, 
 -- lock_open: A job, whose row is locked, shared, until the end of the transaction; None if there is no such one
 SELECT msgworker_job.name, msgworker_job.sealed_at
 FROM msgworker_job
-WHERE msgworker_job.job_id = %(mw_job)s::BIGINT AND msgworker_job.table_name = %(mw_table)s::VARCHAR FOR SHARE;
+WHERE msgworker_job.job_id = %(mw_job)s::BIGINT AND msgworker_job.table_name = %(table_name_1)s::VARCHAR FOR
+    SHARE;
 
 -- seal: Close a job to further senders; False if it was sealed, or is not there
 UPDATE msgworker_job SET sealed_at=statement_timestamp() WHERE msgworker_job.job_id = %(mw_job)s::BIGINT AND
-    msgworker_job.table_name = %(mw_table)s::VARCHAR AND msgworker_job.sealed_at IS NULL;
+    msgworker_job.table_name = %(table_name_1)s::VARCHAR AND msgworker_job.sealed_at IS NULL;
 
 -- job_of: The job of a message; None if it belongs to none
 SELECT msgworker_message.job_id
@@ -951,42 +952,42 @@ WHERE j2.job_id = msgworker_job.job_id AND j2.status > -2 AND j2.status < 0 AND 
     '/'))))
  LIMIT ALL OFFSET 0))) THEN 0 ELSE 1 END AS anon_1
 FROM msgworker_job
-WHERE msgworker_job.table_name = %(mw_table)s::VARCHAR AND msgworker_job.completed_at IS NULL AND
-    msgworker_job.sealed_at IS NOT NULL AND msgworker_job.job_id > %(mw_after)s::BIGINT ORDER BY
+WHERE msgworker_job.table_name = %(table_name_1)s::VARCHAR AND msgworker_job.sealed_at IS NOT NULL AND
+    msgworker_job.completed_at IS NULL AND msgworker_job.job_id > %(mw_after)s::BIGINT ORDER BY
     msgworker_job.job_id
  LIMIT 200;
 
 -- cancel: Seal a job, and send no message when it has ended; False if that is so, or it has completed
 UPDATE msgworker_job SET sealed_at=coalesce(msgworker_job.sealed_at, statement_timestamp()),
     cancelled_at=statement_timestamp() WHERE msgworker_job.job_id = %(mw_job)s::BIGINT AND
-    msgworker_job.table_name = %(mw_table)s::VARCHAR AND msgworker_job.completed_at IS NULL AND
+    msgworker_job.table_name = %(table_name_1)s::VARCHAR AND msgworker_job.completed_at IS NULL AND
     msgworker_job.cancelled_at IS NULL;
 
 -- pause: Let no message of a job start; False if that is so, or it has completed
-UPDATE msgworker_job SET paused_at=statement_timestamp(), paused_by=%(mw_by)s::VARCHAR,
-    paused_reason=%(mw_why)s::VARCHAR WHERE msgworker_job.job_id = %(mw_job)s::BIGINT AND
-    msgworker_job.table_name = %(mw_table)s::VARCHAR AND msgworker_job.completed_at IS NULL AND
+UPDATE msgworker_job SET paused_at=statement_timestamp(), paused_by=%(paused_by)s::VARCHAR,
+    paused_reason=%(paused_reason)s::VARCHAR WHERE msgworker_job.job_id = %(mw_job)s::BIGINT AND
+    msgworker_job.table_name = %(table_name_1)s::VARCHAR AND msgworker_job.completed_at IS NULL AND
     msgworker_job.paused_at IS NULL;
 
 -- resume: Let them start again; False if it was not paused
-UPDATE msgworker_job SET paused_at=NULL, paused_by=NULL, paused_reason=NULL WHERE msgworker_job.job_id =
-    %(mw_job)s::BIGINT AND msgworker_job.table_name = %(mw_table)s::VARCHAR AND msgworker_job.paused_at IS NOT
-    NULL;
+UPDATE msgworker_job SET paused_at=%(paused_at)s::TIMESTAMP WITH TIME ZONE, paused_by=%(paused_by)s::VARCHAR,
+    paused_reason=%(paused_reason)s::VARCHAR WHERE msgworker_job.job_id = %(mw_job)s::BIGINT AND
+    msgworker_job.table_name = %(table_name_1)s::VARCHAR AND msgworker_job.paused_at IS NOT NULL;
 
 -- forget: Delete the jobs that have completed before this instant and have no message left, among the next
 --     LOOKED_AT behind `after`; returns where to go on, None at the end
 SELECT msgworker_job.job_id
 FROM msgworker_job
-WHERE msgworker_job.table_name = %(mw_table)s::VARCHAR AND msgworker_job.completed_at IS NOT NULL AND
-    msgworker_job.completed_at < %(mw_before)s::TIMESTAMP WITH TIME ZONE AND msgworker_job.job_id >
-    %(mw_after)s::BIGINT ORDER BY msgworker_job.job_id
- LIMIT 200;
+WHERE msgworker_job.table_name = %(table_name_1)s::VARCHAR AND msgworker_job.completed_at <
+    %(param_1)s::TIMESTAMP WITH TIME ZONE AND msgworker_job.job_id > %(job_id_1)s::BIGINT ORDER BY
+    msgworker_job.job_id
+ LIMIT %(param_2)s::INTEGER;
 
 -- complete: Complete a job and send its message, if nothing of it is unfinished and no other has done so
 SELECT msgworker_job.name, msgworker_job.on_complete, msgworker_job.object_id, msgworker_job.payload,
     msgworker_job.cancelled_at
 FROM msgworker_job
-WHERE msgworker_job.job_id = %(mw_job)s::BIGINT AND msgworker_job.table_name = %(mw_table)s::VARCHAR AND
+WHERE msgworker_job.job_id = %(mw_job)s::BIGINT AND msgworker_job.table_name = %(table_name_1)s::VARCHAR AND
     msgworker_job.sealed_at IS NOT NULL AND msgworker_job.completed_at IS NULL FOR UPDATE SKIP LOCKED;
 
 -- counts: How many messages of a job wait, run, are done and dead, up to `most` of each; "retrying": how many of
@@ -1038,7 +1039,7 @@ WHERE msgworker_message_1.job_id = %(mw_job)s::BIGINT AND msgworker_message_1.st
 -- awaited: How many of these an open job waits for (on_dead="wait"), and others do not
 SELECT 1
 FROM msgworker_job
-WHERE msgworker_job.job_id = %(mw_job)s::BIGINT AND msgworker_job.table_name = %(mw_table)s::VARCHAR AND
+WHERE msgworker_job.job_id = %(mw_job)s::BIGINT AND msgworker_job.table_name = %(table_name_1)s::VARCHAR AND
     msgworker_job.completed_at IS NULL AND msgworker_job.cancelled_at IS NULL AND msgworker_job.on_dead =
     'wait';
 

@@ -881,7 +881,7 @@ WHERE j2.job_id = msgworker_job.job_id AND j2.status > -2 AND j2.status < 0 AND 
     AND j2.last_error IS NOT NULL AND (((j2.last_error COLLATE BINARY) LIKE ? || '%' ESCAPE '/') OR
     ((j2.last_error COLLATE BINARY) LIKE ? || '%' ESCAPE '/'))))))) THEN 0 ELSE 1 END AS anon_1
 FROM msgworker_job
-WHERE msgworker_job.table_name = ? AND msgworker_job.completed_at IS NULL AND msgworker_job.sealed_at IS NOT
+WHERE msgworker_job.table_name = ? AND msgworker_job.sealed_at IS NOT NULL AND msgworker_job.completed_at IS
     NULL AND msgworker_job.job_id > ? ORDER BY msgworker_job.job_id
  LIMIT 200 OFFSET ?;
 
@@ -896,16 +896,16 @@ UPDATE msgworker_job SET paused_at=strftime('%Y-%m-%d %H:%M:%f', 'now'), paused_
     msgworker_job.paused_at IS NULL;
 
 -- resume: Let them start again; False if it was not paused
-UPDATE msgworker_job SET paused_at=NULL, paused_by=NULL, paused_reason=NULL WHERE msgworker_job.job_id = ? AND
+UPDATE msgworker_job SET paused_at=?, paused_by=?, paused_reason=? WHERE msgworker_job.job_id = ? AND
     msgworker_job.table_name = ? AND msgworker_job.paused_at IS NOT NULL;
 
 -- forget: Delete the jobs that have completed before this instant and have no message left, among the next
 --     LOOKED_AT behind `after`; returns where to go on, None at the end
 SELECT msgworker_job.job_id
 FROM msgworker_job
-WHERE msgworker_job.table_name = ? AND msgworker_job.completed_at IS NOT NULL AND msgworker_job.completed_at <
-    ? AND msgworker_job.job_id > ? ORDER BY msgworker_job.job_id
- LIMIT 200 OFFSET ?;
+WHERE msgworker_job.table_name = ? AND msgworker_job.completed_at < ? AND msgworker_job.job_id > ? ORDER BY
+    msgworker_job.job_id
+ LIMIT ? OFFSET ?;
 
 -- complete: Complete a job and send its message, if nothing of it is unfinished and no other has done so
 SELECT msgworker_job.name, msgworker_job.on_complete, msgworker_job.object_id, msgworker_job.payload,

@@ -271,20 +271,20 @@ class RecordedOperation:
             done = work(conn)
             # Without the COMMIT, whose duration does not depend on the number of changes.
             self._worked_seconds = time.monotonic() - begun
-            counts = {"matched": done.matched, "changed": done.changed, "skipped": len(done.skips)}
-            if not audit.advance(conn, self._tables, op, last_id=last_id, **counts):
+            after = replace(
+                op,
+                steps=op.steps + 1,
+                last_id=last_id,
+                matched=op.matched + done.matched,
+                changed=op.changed + done.changed,
+                skipped=op.skipped + len(done.skips),
+            )
+            if not audit.advance(conn, self._tables, op, after):
                 raise MsgworkerError(
                     f"operation {op.op_id} is over, or another process continues it; this step was "
                     "not done. `msgworker audit` shows it"
                 )
-        self._op = replace(
-            op,
-            steps=op.steps + 1,
-            last_id=last_id,
-            matched=op.matched + done.matched,
-            changed=op.changed + done.changed,
-            skipped=op.skipped + len(done.skips),
-        )
+        self._op = after
         return done
 
     @contextmanager

@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy import Connection, bindparam
+from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from msgworker.db import now
@@ -68,7 +68,7 @@ class Edited:
 
 def kept_changes(changes: Sequence[Edited]) -> list[list[Any]]:
     """Changes as the audit keeps them, for `begin`."""
-    return [[one.column, *(_short(value) for value in (one.old, one.new))] for one in changes]
+    return [[one.column, _short(one.old), _short(one.new)] for one in changes]
 
 
 def _short(value: Any) -> Any:
@@ -160,105 +160,65 @@ def _key(t: Tables, key: str) -> str:
     return hashlib.sha256(f"{t.label}\0{key}".encode()).hexdigest()
 
 
-def advance(
-    conn: Connection,
-    t: Tables,
-    seen: Operation,
-    *,
-    last_id: int | None,
-    matched: int,
-    changed: int,
-    skipped: int,
-) -> bool:
-    """Record one step; False if the operation is no longer as `seen`: another process continues it.
-
-    In the transaction of the step.
-    """
-
-    def build() -> sa.Update:
-        op = OPERATION.of(t)
-        c = op.c
-        return (
-            sa.update(op)
-            .where(
-                c.op_id == bindparam("mw_op", type_=sa.BigInteger()),
-                c.steps == bindparam("mw_steps", type_=sa.BigInteger()),
-                c.finished_at.is_(None),
-            )
-            .values(
-                steps=c.steps + 1,
-                last_id=bindparam("mw_last", type_=sa.BigInteger()),
-                matched=c.matched + bindparam("mw_matched", type_=sa.BigInteger()),
-                changed=c.changed + bindparam("mw_changed", type_=sa.BigInteger()),
-                skipped=c.skipped + bindparam("mw_skipped", type_=sa.BigInteger()),
-            )
-        )
-
-    params = {
-        "mw_op": seen.op_id,
-        "mw_steps": seen.steps,
-        "mw_last": last_id,
-        "mw_matched": matched,
-        "mw_changed": changed,
-        "mw_skipped": skipped,
-    }
-    return bool(conn.execute(t.built("operation_step", build), params).rowcount)
+def advance(conn: Connection, t: Tables, seen: Operation, after: Operation) -> bool:
+    """Record one step, after which it is as `after`; False if the operation is no longer as `seen`:
+    another process continues it. In the transaction of the step."""
+    c = OPERATION.of(t).c
+    same = (c.op_id == seen.op_id, c.steps == seen.steps, c.finished_at.is_(None))
+    changed = ("steps", "last_id", "matched", "changed", "skipped")
+    values = {name: getattr(after, name) for name in changed}
+    return bool(conn.execute(sa.update(OPERATION.of(t)).where(*same).values(values)).rowcount)
 
 
 def end(conn: Connection, t: Tables, op_id: int, *, changed: int, skipped: int = 0) -> None:
     """Record the end of an operation of one step, and what it did."""
-    op = OPERATION.of(t)
-    counts = {"steps": 1, "matched": changed + skipped, "changed": changed, "skipped": skipped}
-    over = sa.update(op).where(op.c.op_id == op_id)
-    conn.execute(over.values(counts | {"finished_at": now()}))
+    counts = {"matched": changed + skipped, "changed": changed, "skipped": skipped}
+    finish(conn, t, op_id, steps=1, **counts)
 
 
-def finish(conn: Connection, t: Tables, op_id: int) -> None:
+def finish(conn: Connection, t: Tables, op_id: int, **more: int) -> None:
     """Record the end of an operation."""
-    op = OPERATION.of(t)
-    conn.execute(sa.update(op).where(op.c.op_id == op_id).values(finished_at=now()))
+    over = sa.update(OPERATION.of(t)).where(OPERATION.of(t).c.op_id == op_id)
+    conn.execute(over.values(finished_at=now(), **more))
 
 
 def with_key(conn: Connection, t: Tables, key: str) -> Operation | None:
     """The operation that was recorded with a key."""
-    c = OPERATION.of(t).c
-    found = conn.scalar(sa.select(c.op_id).where(c.request_key == _key(t, key)))
-    return None if found is None else read(conn, t, int(found))
+    return _read(conn, t, OPERATION.of(t).c.request_key == _key(t, key))
 
 
 def read(conn: Connection, t: Tables, op_id: int) -> Operation | None:
     """An operation on this table, None if there is none of this id."""
+    return _read(conn, t, OPERATION.of(t).c.op_id == op_id)
+
+
+_OPERATION = ("op_id", "kind", "actor", "reason", "op_filter", "started_at", "finished_at")
+_COUNTS = ("matched", "changed", "skipped")
+
+
+def _read(conn: Connection, t: Tables, which: sa.ColumnElement[bool]) -> Operation | None:
     c = OPERATION.of(t).c
-    query = sa.select(*(c[name] for name in _READ)).where(c.op_id == op_id)
-    row = conn.execute(query.where(c.table_name == t.label)).first()
+    query = sa.select(*(c[name] for name in (*_OPERATION, *_COUNTS, "last_id", "steps")))
+    row = conn.execute(query.where(which, c.table_name == t.label)).first()
     if row is None:
         return None
-    values: dict[str, Any] = dict(zip(_READ, row, strict=True))
-    asked, source, request, _ = filter_of(values.pop("op_filter"))
-    return Operation(**values, filter=asked, source=source, request=request)
+    values: dict[str, Any] = dict(row._mapping)
+    asked = _asked(values.pop("op_filter"))
+    return Operation(**values, **{name: asked[name] for name in asked if name != CHANGES})
 
 
-_READ: tuple[str, ...] = (
-    *("op_id", "kind", "actor", "reason", "op_filter", "started_at", "finished_at"),
-    *("last_id", "steps", "matched", "changed", "skipped"),
-)
-
-
-def filter_of(
-    text: str | None,
-) -> tuple[dict[str, Any], str | None, str | None, tuple[Edited, ...]]:
-    """The selection of an operation, from where it was asked, what was asked with its key, and what
-    it changes of a message."""
+def _asked(text: str | None) -> dict[str, Any]:
+    """The selection of an operation (`filter`), from where it was asked, what was asked with its
+    key, and what it changes of a message."""
     try:
         found = json.loads(text or "{}")
     except ValueError:
-        return {}, None, None, ()
-    if not isinstance(found, dict):
-        return {}, None, None, ()
+        found = None
+    found = found if isinstance(found, dict) else {}
     source, request, _ = (found.pop(name, None) for name in (SOURCE, REQUEST, OLD_KEY))
     changes = tuple(Edited(*one) for one in found.pop(CHANGES, None) or ())
     source, request = (None if one is None else str(one) for one in (source, request))
-    return found, source, request, changes
+    return {"filter": found, SOURCE: source, REQUEST: request, CHANGES: changes}
 
 
 # ---------------------------------------------------------------- messages
@@ -270,28 +230,28 @@ def record(conn: Connection, t: Tables, op_id: int, ids: Sequence[int]) -> int:
     In the transaction of the change, after the rows were locked; at most `max_ids` ids.
     """
 
-    def build() -> sa.Insert:
-        c = t.cols()
-        nothing: sa.ColumnElement[Any] = sa.null()
-        error = nothing
-        if c.last_error is not None:
-            error = sa.func.substr(c.last_error, 1, lit(MAX_WAS_ERROR))
-        # Said with its type: in a SELECT, a bare parameter has none.
-        op = sa.cast(bindparam("mw_op", type_=sa.BigInteger()), sa.BigInteger())
-        status = sa.func.coalesce(c.status, lit(99))
-        owner = nothing
-        if c.claimed_by is not None:  # of a foreign consumer it may be longer
-            owner = sa.func.substr(c.claimed_by, 1, lit(MAX_WAS_OWNER))
-        columns: list[Any] = [c.msg_id, op, now(), status, t.tries(c), owner, error]
-        chosen = sa.select(*[x.label(f"a{i}") for i, x in enumerate(columns)])
-        names = ["msg_id", "op_id", "changed_at", "was_status", "was_tries"]
-        names += ["was_claimed_by", "was_error"]
-        return sa.insert(AUDIT.of(t)).from_select(names, chosen.where(t.among(c.msg_id)))
-
     if not ids:
         return 0
-    params = {"mw_ids": list(ids), "mw_op": op_id}
-    return inserted(conn, t.built("audit_record", build), params)
+    c = t.cols()
+    error: sa.ColumnElement[Any] = sa.null()
+    owner: sa.ColumnElement[Any] = sa.null()
+    if c.last_error is not None:
+        error = sa.func.substr(c.last_error, 1, lit(MAX_WAS_ERROR))
+    if c.claimed_by is not None:  # of a foreign consumer it may be longer
+        owner = sa.func.substr(c.claimed_by, 1, lit(MAX_WAS_OWNER))
+    columns: dict[str, sa.ColumnElement[Any]] = {
+        "msg_id": c.msg_id,
+        # Said with its type: in a SELECT, a bare parameter has none.
+        "op_id": sa.cast(sa.literal(op_id, sa.BigInteger()), sa.BigInteger()),
+        "changed_at": now(),
+        "was_status": sa.func.coalesce(c.status, lit(99)),
+        "was_tries": t.tries(c),
+        "was_claimed_by": owner,
+        "was_error": error,
+    }
+    chosen = sa.select(*(column.label(f"a{i}") for i, column in enumerate(columns.values())))
+    insert = sa.insert(AUDIT.of(t)).from_select(list(columns), chosen.where(t.among(c.msg_id)))
+    return inserted(conn, insert, {"mw_ids": list(ids)})
 
 
 def inserted(conn: Connection, insert: sa.Insert, params: dict[str, Any]) -> int:
@@ -377,9 +337,7 @@ def entries(
     """The latest operations on this table before the op_id `after`, or those that changed one
     message; newest first."""
     c, a = OPERATION.of(t).c, AUDIT.of(t).c
-    columns: list[Any] = [c.op_id, c.kind, c.actor, c.reason, c.op_filter, c.started_at]
-    columns += [c.finished_at, c.matched, c.changed, c.skipped]
-    query = sa.select(*columns)
+    query = sa.select(*(c[name] for name in (*_OPERATION, *_COUNTS)))
     if msg_id is not None:
         more = [a.msg_id, a.changed_at, a.was_status, a.was_tries, a.was_claimed_by, a.was_error]
         query = query.add_columns(*more).join(AUDIT.of(t), a.op_id == c.op_id)
@@ -391,13 +349,12 @@ def entries(
     if after is not None:
         query = query.where(c.op_id < sa.literal(after, sa.BigInteger()))
     query = query.where(c.table_name == t.label).order_by(c.op_id.desc()).limit(limit)
-    rows = [_entry(t, row) for row in conn.execute(query)]
+    rows = [_entry(t, dict(row._mapping)) for row in conn.execute(query)]
     return Found(rows, next_after=rows[-1].op_id if len(rows) == limit else None)
 
 
-def _entry(t: Tables, row: Any) -> AuditEntry:
-    asked, source, _, changes = filter_of(row[4])
-    values = [*row[:4], asked, *row[5:]]
-    if len(values) > 10:
-        values[12] = word_of(values[12], values[13], t.spec.max_tries)
-    return replace(AuditEntry(*values), source=source, changes=changes)
+def _entry(t: Tables, row: dict[Any, Any]) -> AuditEntry:
+    asked = _asked(row.pop("op_filter"))
+    if "was_status" in row:
+        row["was_status"] = word_of(row["was_status"], row["was_tries"], t.spec.max_tries)
+    return AuditEntry(**row, **{name: asked[name] for name in asked if name != REQUEST})

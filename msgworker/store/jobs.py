@@ -12,7 +12,7 @@ which are unfinished until the transaction that inserts what they send.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -71,28 +71,9 @@ def is_there(t: Tables) -> bool:
 # --- Open, send into, seal.
 
 
-def open_job(
-    conn: Connection,
-    t: Tables,
-    *,
-    name: str,
-    on_complete: str | None,
-    object_id: str | None,
-    payload: str | None,
-    on_dead: str,
-    opened_by: str | None,
-) -> int:
+def open_job(conn: Connection, t: Tables, **columns: str | None) -> int:
     """Insert a job; return its id. In the caller's transaction. payload: JSON."""
-    values = {
-        "table_name": t.label,
-        "name": name,
-        "on_complete": on_complete,
-        "object_id": object_id,
-        "payload": payload,
-        "on_dead": on_dead,
-        "opened_by": opened_by,
-    }
-    insert = sa.insert(JOB_TABLE.of(t)).values(opened_at=now(), **values)
+    insert = sa.insert(JOB_TABLE.of(t)).values(table_name=t.label, opened_at=now(), **columns)
     made = conn.execute(insert).inserted_primary_key
     assert made is not None
     return int(made[0])
@@ -111,7 +92,7 @@ def lock_open(conn: Connection, t: Tables, job_id: int) -> OpenJob | None:
         c = JOB_TABLE.of(t).c
         return sa.select(c.name, c.sealed_at).where(*_this(t)).with_for_update(read=True)
 
-    this = {"mw_job": job_id} | _of(t)
+    this = {"mw_job": job_id}
     if not t.database.row_locks:
         conn.execute(t.built("job_touched", touch), this)
     row = conn.execute(t.built("job_locked", build), this).first()
@@ -121,60 +102,37 @@ def lock_open(conn: Connection, t: Tables, job_id: int) -> OpenJob | None:
 def seal(conn: Connection, t: Tables, job_id: int) -> bool:
     """Close a job to further senders; False if it was sealed, or is not there. Waits for those that
     have sent into it and not committed."""
-
-    def build(job: sa.Table) -> sa.Update:
-        return sa.update(job).where(*_this(t), job.c.sealed_at.is_(None)).values(sealed_at=now())
-
-    return _changed(conn, t, job_id, "job_seal", build)
+    return _changed(conn, t, job_id, JOB_TABLE.of(t).c.sealed_at.is_(None), sealed_at=now())
 
 
 def cancel(conn: Connection, t: Tables, job_id: int) -> bool:
     """Seal a job, and send no message when it has ended; False if that is so, or it has
     completed."""
-
-    def build(job: sa.Table) -> sa.Update:
-        where = (*_this(t), job.c.completed_at.is_(None), job.c.cancelled_at.is_(None))
-        sealed = sa.func.coalesce(job.c.sealed_at, now())
-        return sa.update(job).where(*where).values(cancelled_at=now(), sealed_at=sealed)
-
-    return _changed(conn, t, job_id, "job_cancel", build)
+    c = JOB_TABLE.of(t).c
+    goes_on = sa.and_(c.completed_at.is_(None), c.cancelled_at.is_(None))
+    sealed = sa.func.coalesce(c.sealed_at, now())
+    return _changed(conn, t, job_id, goes_on, cancelled_at=now(), sealed_at=sealed)
 
 
 def pause(conn: Connection, t: Tables, job_id: int, by: str, why: str | None) -> bool:
     """Let no message of a job start; False if that is so, or it has completed."""
-
-    def build(job: sa.Table) -> sa.Update:
-        where = (*_this(t), job.c.completed_at.is_(None), job.c.paused_at.is_(None))
-        text = sa.String()
-        who = {"paused_by": bindparam("mw_by", type_=text)}
-        who["paused_reason"] = bindparam("mw_why", type_=text)
-        return sa.update(job).where(*where).values({"paused_at": now(), **who})
-
-    return _changed(conn, t, job_id, "job_pause", build, mw_by=by, mw_why=why)
+    c = JOB_TABLE.of(t).c
+    goes_on = sa.and_(c.completed_at.is_(None), c.paused_at.is_(None))
+    return _changed(conn, t, job_id, goes_on, paused_at=now(), paused_by=by, paused_reason=why)
 
 
 def resume(conn: Connection, t: Tables, job_id: int) -> bool:
     """Let them start again; False if it was not paused."""
-
-    def build(job: sa.Table) -> sa.Update:
-        nothing: ColumnElement[Any] = sa.null()
-        values = dict.fromkeys(("paused_at", "paused_by", "paused_reason"), nothing)
-        return sa.update(job).where(*_this(t), job.c.paused_at.is_not(None)).values(values)
-
-    return _changed(conn, t, job_id, "job_resume", build)
+    values = dict.fromkeys(("paused_at", "paused_by", "paused_reason"))
+    return _changed(conn, t, job_id, JOB_TABLE.of(t).c.paused_at.is_not(None), **values)
 
 
 def _changed(
-    conn: Connection,
-    t: Tables,
-    job_id: int,
-    key: str,
-    build: Callable[[sa.Table], sa.Update],
-    **params: Any,
+    conn: Connection, t: Tables, job_id: int, which: ColumnElement[bool], **values: Any
 ) -> bool:
-    """Change the row of a job; whether it was as the statement under `key` asks for."""
-    change = t.built(key, lambda: build(JOB_TABLE.of(t)))
-    return bool(conn.execute(change, {"mw_job": job_id, **params} | _of(t)).rowcount)
+    """Change the row of a job; whether it was one of `which`."""
+    change = sa.update(JOB_TABLE.of(t)).where(*_this(t), which).values(values)
+    return bool(conn.execute(change, {"mw_job": job_id}).rowcount)
 
 
 def job_of(conn: Connection, t: Tables, msg_id: Any) -> int | None:
@@ -196,32 +154,17 @@ def forget(conn: Connection, t: Tables, *, before: datetime, after: int) -> int 
     """Delete the jobs that have completed before this instant and have no message left, among the
     next LOOKED_AT behind `after`; returns where to go on, None at the end. In the caller's
     transaction."""
-
-    def old(c: Any) -> tuple[ColumnElement[bool], ...]:
-        ended = sa.and_(
-            c.completed_at.is_not(None),
-            c.completed_at < bindparam("mw_before", type_=UtcDateTime()),
-        )
-        return c.table_name == bindparam("mw_table"), ended
-
-    def page() -> sa.Select[Any]:
-        c = JOB_TABLE.of(t).c
-        query = sa.select(c.job_id).where(*old(c), c.job_id > bindparam("mw_after", type_=_BIG))
-        return query.order_by(c.job_id).limit(lit(LOOKED_AT))
-
-    def build() -> sa.Delete:
-        job = JOB_TABLE.of(t)
-        source = t.message.alias("m")
-        of_it = t.hinted(sa.select(ONE), source, JOB).where(_is_of(t, t.cols(source), job.c.job_id))
-        ids: Any = bindparam("mw_ids", expanding=True)
-        empty = sa.not_(sa.exists(t.row_by_row(of_it)))
-        return sa.delete(job).where(*old(job.c), job.c.job_id.in_(ids), empty)
-
-    given = {"mw_before": before, "mw_after": after} | _of(t)
-    ids = [int(one) for one in conn.scalars(t.built("jobs_old", page), given)]
+    job = JOB_TABLE.of(t)
+    c = job.c
+    old = (c.table_name == t.label, c.completed_at < sa.literal(before, UtcDateTime()))
+    page = sa.select(c.job_id).where(*old, c.job_id > after).order_by(c.job_id)
+    ids = [int(one) for one in conn.scalars(page.limit(LOOKED_AT))]
+    source = t.message.alias("m")
+    of_it = t.hinted(sa.select(ONE), source, JOB).where(_is_of(t, t.cols(source), c.job_id))
+    empty = sa.not_(sa.exists(t.row_by_row(of_it)))
+    among = c.job_id.in_(bindparam("mw_ids", expanding=True))
     if ids:
-        given = {"mw_before": before, "mw_ids": ids} | _of(t)
-        conn.execute(t.built("jobs_forget", build), given)
+        conn.execute(sa.delete(job).where(*old, among, empty), {"mw_ids": ids})
     return ids[-1] if len(ids) == LOOKED_AT else None
 
 
@@ -236,11 +179,10 @@ def ended(conn: Connection, t: Tables, *, after: int = 0) -> tuple[list[int], in
         c = JOB_TABLE.of(t).c
         mark = bindparam("mw_after", type_=_BIG)
         found = sa.select(c.job_id, sa.case((_unfinished(t, c), ZERO), else_=ONE))
-        where = (c.table_name == bindparam("mw_table"), c.completed_at.is_(None))
-        found = found.where(*where, c.sealed_at.is_not(None), c.job_id > mark)
+        found = found.where(c.table_name == t.label, *_is_to_complete(c), c.job_id > mark)
         return found.order_by(c.job_id).limit(lit(LOOKED_AT))
 
-    rows = conn.execute(t.built("jobs_ended", build), {"mw_after": after} | _of(t)).all()
+    rows = conn.execute(t.built("jobs_ended", build), {"mw_after": after}).all()
     more = int(rows[-1][0]) if len(rows) == LOOKED_AT else None
     return [int(job_id) for job_id, is_over in rows if is_over], more
 
@@ -269,14 +211,10 @@ def complete(
 
     def build() -> sa.Update:
         job = JOB_TABLE.of(t)
-        unfinished = sa.not_(_unfinished(t, job.c))
-        return (
-            sa.update(job)
-            .where(*_this(t), *_is_to_complete(job.c), unfinished)
-            .values(completed_at=now())
-        )
+        ended = (*_is_to_complete(job.c), sa.not_(_unfinished(t, job.c)))
+        return sa.update(job).where(*_this(t), *ended).values(completed_at=now())
 
-    this = {"mw_job": job_id} | _of(t)
+    this = {"mw_job": job_id}
     row = conn.execute(t.built(("job_to_complete", waits), lock), this).first()
     if row is None or not conn.execute(t.built("job_complete", build), this).rowcount:
         return None
@@ -297,15 +235,9 @@ def _report(
     if payload is None and t.has("payload"):
         says = {"job": over.job_id, "name": over.name, "done": over.done, "dead": over.dead}
         payload = encode(says)
-    row = row_values(
-        t,
-        topic=over.topic or DEFAULT_TOPIC,
-        object_id=object_of(t, object_id),
-        payload=payload,
-        delay=None,
-        at=None,
-    )
-    return insert_one(conn, t, row)
+    held = object_of(t, object_id)
+    topic = over.topic or DEFAULT_TOPIC
+    return insert_one(conn, t, row_values(t, topic=topic, object_id=held, payload=payload))
 
 
 def ended_of(
@@ -359,23 +291,14 @@ def counts(
         return sa.select(both.n, both.a, *counted)
 
     row = conn.execute(t.built(("job_counts", most, done), build), {"mw_job": job_id}).one()
-    at = _Counted(*(int(count or 0) for count in row))
-    cut, waiting, dead = at.failed == scan, at.new + at.again, at.failed - at.again
+    failed, retrying, new, running, ended = (*(int(count or 0) for count in row), 0, 0, 0)[:5]
+    cut, waiting, dead = failed == scan, new + retrying, failed - retrying
+    counted = {"waiting": waiting, "running": running, "done": ended, "dead": dead}
+    part_known = ("waiting", "dead", "retrying")
     return {
-        "waiting": Capped(min(most, waiting), waiting >= most or cut),
-        "running": Capped(at.running, at.running >= most),
-        "done": Capped(at.done, at.done >= most),
-        "dead": Capped(min(most, dead), dead >= most or cut),
-        "retrying": Capped(min(most, at.again), at.again >= most or cut),
+        name: Capped(min(most, count), count >= most or (cut and name in part_known))
+        for name, count in (counted | {"retrying": retrying}).items()
     }
-
-
-class _Counted(NamedTuple):
-    failed: int
-    again: int
-    new: int = 0
-    running: int = 0
-    done: int = 0
 
 
 def given_up(conn: Connection, t: Tables, job_id: int) -> Capped:
@@ -398,15 +321,15 @@ def given_up(conn: Connection, t: Tables, job_id: int) -> Capped:
 
 def awaited(conn: Connection, t: Tables, job_id: int) -> Capped:
     """How many of these an open job waits for (on_dead="wait"), and others do not."""
+    waits = sa.select(ONE).where(*_this(t), *_waits(JOB_TABLE.of(t).c))
+    if conn.execute(waits, {"mw_job": job_id}).first() is None:
+        return Capped(0)
+    return given_up(conn, t, job_id)
 
-    def build() -> sa.Select[Any]:
-        c = JOB_TABLE.of(t).c
-        is_open = (c.completed_at.is_(None), c.cancelled_at.is_(None))
-        return sa.select(ONE).where(*_this(t), *is_open, c.on_dead == text_lit(WAIT))
 
-    given = {"mw_job": job_id} | _of(t)
-    waits = conn.execute(t.built("job_awaits", build), given).first() is not None
-    return given_up(conn, t, job_id) if waits else Capped(0)
+def _waits(c: Any) -> tuple[ColumnElement[bool], ...]:
+    """It is open, and waits for its dead messages."""
+    return c.completed_at.is_(None), c.cancelled_at.is_(None), c.on_dead == text_lit(WAIT)
 
 
 def of_status(
@@ -429,25 +352,21 @@ def _is_of(t: Tables, c: Cols, job: ColumnElement[int]) -> ColumnElement[bool]:
 
 def _unfinished(t: Tables, job: Any) -> ColumnElement[bool]:
     """A message of a job is unfinished, or is dead and the job waits for its operator."""
-    return sa.or_(*_kinds_of_unfinished(t, job))
-
-
-def _kinds_of_unfinished(t: Tables, job: Any) -> Iterator[ColumnElement[bool]]:
+    found = []
     for number, status in enumerate((Status.NEW, Status.PROCESSING, Status.FAILED)):
         source = t.message.alias(f"j{number}")
         c = t.cols(source)
         # In a form that no other partial index fits.
-        is_at = (
-            t.stands_at(c, status)
-            if t.database.partial_indexes
-            else job_status(t, c) == lit(status)
-        )
+        is_at = t.stands_at(c, status)
+        if not t.database.partial_indexes:
+            is_at = job_status(t, c) == lit(status)
         query = t.hinted(sa.select(ONE), source, JOB).where(_is_of(t, c, job.job_id), is_at)
         if status is Status.FAILED:
             waits = sa.and_(job.on_dead == text_lit(WAIT), job.cancelled_at.is_(None))
             given_up = sa.and_(waits, sa.not_(discarded(t, c)))
             query = query.where(sa.or_(t.tries_left(c), given_up))
-        yield sa.exists(t.row_by_row(query))
+        found.append(sa.exists(t.row_by_row(query)))
+    return sa.or_(*found)
 
 
 def readable(conn: Connection, t: Tables) -> Tables:
@@ -475,9 +394,8 @@ def holds_up(t: Tables, c: Cols) -> list[ColumnElement[bool] | None]:
     if is_there(t):
         assert c.job_id is not None
         job = JOB_TABLE.of(t).alias("hj").c
-        is_open = (job.completed_at.is_(None), job.cancelled_at.is_(None))
         its = sa.select(ONE).where(job.job_id == c.job_id, job.table_name == t.label)
-        its = its.where(job.on_dead == text_lit(WAIT), *is_open)
+        its = its.where(*_waits(job))
         by_job = sa.and_(dead, c.job_id.is_not(None), sa.not_(discarded(t, c)), sa.exists(its))
     return [by_object, by_job]
 
@@ -510,8 +428,4 @@ def _is_to_complete(c: Any) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
 
 def _this(t: Tables) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
     c = JOB_TABLE.of(t).c
-    return c.job_id == bindparam("mw_job", type_=_BIG), c.table_name == bindparam("mw_table")
-
-
-def _of(t: Tables) -> dict[str, Any]:
-    return {"mw_table": t.label}
+    return c.job_id == bindparam("mw_job", type_=_BIG), c.table_name == t.label

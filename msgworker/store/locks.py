@@ -55,7 +55,7 @@ def acquire(
     }
     change = sa.update(LOCK.of(t)).where(*free).values(taken)
     conn.execute(change, {"mw_names": list(names)})
-    return _held_by(conn, t, owner, c.claim_id == claim_id)
+    return acquired(conn, t, owner, claim_id)
 
 
 def acquired(conn: Connection, t: Tables, owner: str, claim_id: str) -> dict[str, int]:

@@ -324,7 +324,7 @@ def rows_of(t: Tables, of: Stored, ticks: Sequence[datetime]) -> list[dict[str, 
     refuse(t, of.name, of.topic, of.payload)
     held = object_of(t, of.object_id)
     message = {"topic": of.topic, "object_id": held, "payload": of.payload, "unique_key": of.key}
-    return [row_values(t, **message, delay=None, at=None, scheduled_for=tick) for tick in ticks]
+    return [row_values(t, **message, scheduled_for=tick) for tick in ticks]
 
 
 def refuse(t: Tables, name: str, topic: str, payload: str | None) -> None:

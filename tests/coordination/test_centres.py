@@ -190,7 +190,7 @@ def test_who_stands_still_in_the_middle_of_an_acquire_keeps_no_row_locked(far):
     first.release(first.acquire(name, "me", 0.1))
     seen: list[Lease | None] = []
 
-    def look(*args: object) -> int | None:
+    def look(*args: object) -> dict[str, int]:
         if not seen:  # here the first one stands still; it holds the lock, nothing else
             seen.append(second.acquire(name, "other", 30))
         return real(*args)

@@ -481,8 +481,7 @@ def ops_acts(t: Tables, log: Log) -> Iterator[Any]:
     yield audit.begin, begun
     yield audit.read, {"op_id": 1}
     operation = audit.Operation(1, "rerun", "me", None, {}, now)
-    counts = {"last_id": 1, "matched": 1, "changed": 1, "skipped": 0}
-    yield audit.advance, {"seen": operation} | counts
+    yield audit.advance, {"seen": operation, "after": operation}
     yield audit.record, {"op_id": 1, "ids": some}
     yield audit.touched, {"op_id": 1, "ids": some}
     yield audit.entries, {"msg_id": None, "limit": 10}
