@@ -25,10 +25,10 @@ from msgworker.ops.operation import Step
 from msgworker.ops.repairs import Repairs, WriteOptions, recorded
 from msgworker.ops.selection import Action, DryRun
 from msgworker.payload import pretty, shown
-from msgworker.store import change, edits, send
+from msgworker.store import change, send
 from msgworker.store.audit import CHANGES, Edited, Who, kept_changes
 from msgworker.store.bounded import LEAST, MOST
-from msgworker.store.edits import Held
+from msgworker.store.change import Held
 from msgworker.table import Tables
 
 
@@ -140,7 +140,7 @@ class Edits(Repairs):
         kept = {"payload": KEEP, "available_at": KEEP}
         wanted = _checked(t, {n: one for n, one in given.items() if one is not kept.get(n)})
         with self._reading() as (conn, t):
-            held = edits.read(conn, t, msg_id)
+            held = change.to_edit(conn, t, msg_id)
             changes = () if held is None else tuple(_changes(t, held, wanted))
             why = _why_not(conn, t, msg_id, held, seen, changes)
         if why is None and "available_at" in wanted and held and _is_dead(t, held):
@@ -170,12 +170,12 @@ class Edits(Repairs):
         }
 
         def once(op_id: int, ids: list[int], conn: Connection) -> Step:
-            held = edits.read(conn, t, msg_id, lock=True)
+            held = change.to_edit(conn, t, msg_id, lock=True)
             why = _why_not(conn, t, msg_id, held, before, changes)
             if why is not None:
                 return Step(1, 0, [Skip(msg_id, why)])
             assert held is not None
-            write = partial(edits.write, held=held, params=params, at_once=at_once)
+            write = partial(change.edit, held=held, params=params, at_once=at_once)
             recorded(conn, t, op_id, ids, lambda conn, t, ids: write(conn, t, ids[0]))
             return Step(1, 1)
 
@@ -232,7 +232,7 @@ def _is_ahead(
     while it waited behind a message that still runs."""
     if held.object_id is None or not any(one.column in ("topic", "payload") for one in changes):
         return False
-    return _is_dead(t, held) and held.given_up and edits.object_runs(conn, t, msg_id)
+    return _is_dead(t, held) and held.given_up and change.object_runs(conn, t, msg_id)
 
 
 def _changes(t: Tables, held: Held, wanted: dict[str, Any]) -> Iterator[Edited]:

@@ -19,7 +19,7 @@ from msgworker.ops.call import How, OnProgress, Repaired, Skip, Why, ids_of, rat
 from msgworker.ops.operation import Step, TooMany, Work, Writing, check_all
 from msgworker.ops.queries import Filters, options_of
 from msgworker.ops.selection import WHY, Action, DryRun, Options, Page, Selection
-from msgworker.store import audit, change, controls, edits
+from msgworker.store import audit, change, controls
 from msgworker.store.audit import Who
 from msgworker.store.change import SeenRow
 from msgworker.table import AUDIT, CANCEL, OPERATION, Tables
@@ -62,7 +62,7 @@ def _read_ahead(conn: Connection, t: Tables, ids: list[int]) -> dict[int, Skip]:
     if {OPERATION.name, AUDIT.name} & t.missing:
         return {}
     away = change.given_up(conn, t, ids)
-    return {i: Skip(i, Why.AHEAD) for i in (edits.read_ahead(conn, t, away) if away else ())}
+    return {i: Skip(i, Why.AHEAD) for i in (change.read_ahead(conn, t, away) if away else ())}
 
 
 def _discard(t: Tables) -> Action:

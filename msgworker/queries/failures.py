@@ -276,5 +276,5 @@ def _grouped(t: Tables, by_topic: bool, since: bool, by_job: bool, bare: bool) -
     query = query.group_by(f.l, *topic, *key)
     if not bare:
         return query
-    edited = sa.and_(f.n == ZERO, f.e.is_(None))  # it has not failed: store/edits
+    edited = sa.and_(f.n == ZERO, f.e.is_(None))  # it has not failed: `change.edit`
     return query.where(f.p.is_(None), sa.not_(edited)).limit(TEXTS)

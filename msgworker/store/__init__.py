@@ -19,8 +19,7 @@ lease       the leases of instances
 recover     messages of instances without a lease
 locks       locks with tokens, and the dealing of messages to instance types
 controls    topics and jobs that are paused, requests to cancel running messages
-change      rerun, discard and cancel; the messages behind a message
-edits       correct a message in its place
+change      rerun, discard, acknowledge, cancel and edit; the messages behind a message
 purge       delete finished messages
 audit       what operators did
 history     what instances did in each minute

@@ -1,24 +1,40 @@
-"""Changes by operators: rerun, discard, acknowledge and cancel; and the messages behind those of an
-object."""
+"""Changes by operators: rerun, discard, acknowledge, cancel and edit; and the messages behind those
+of an object.
+
+A row is locked, checked again, recorded and changed in one transaction. Running rows are never
+changed; rows that have changed meanwhile are skipped and reported by the caller.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.db import Trouble, joining_widely, now, trouble
+from msgworker.db import (
+    beginning,
+    fetch,
+    instant_text,
+    joining_widely,
+    now,
+    text_length,
+    trouble,
+    whole_number,
+)
 from msgworker.message import ACKNOWLEDGED, CANCELLED, DISCARDED, State, Status, ends_at
 from msgworker.store import bounded, controls
-from msgworker.store.bounded import Filter, discarded, in_state, said, where
+from msgworker.store.bounded import Filter, an_id, discarded, in_state, said, where
+from msgworker.store.claim import OF_A_ROW
 from msgworker.store.controls import Asked
-from msgworker.store.rows import Wanted, check_written
+from msgworker.store.rows import Wanted, among_ids, as_text, by_key, check_written, or_zero
+from msgworker.store.send import sent_values
 from msgworker.store.tries import in_group
-from msgworker.table import Cols, Tables, lit, text_lit
+from msgworker.table import AUDIT, OPERATION, Cols, Tables, lit, text_lit
 from msgworker.table.tables import ONE, ZERO, holds_key, key_counts, takes_keys
 
 # --- Unique keys of messages that are set to new again: whose key another message has taken.
@@ -27,42 +43,32 @@ from msgworker.table.tables import ONE, ZERO, holds_key, key_counts, takes_keys
 def taken(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, int]:
     """Those of the ended messages whose key another one holds, or an earlier one of them would
     hold: msg_id -> the other one."""
-    if not takes_keys(t) or not ids:
+    if not takes_keys(t):
         return {}
-
-    def build() -> sa.Select[Any]:
-        c, other = t.cols(), t.cols(t.message.alias("h"))
-        assert c.unique_key is not None
-        held = sa.select(sa.func.min(other.msg_id)).where(*holds_key(t, other, c.unique_key))
-        query = sa.select(c.msg_id, c.unique_key, held.scalar_subquery())
-        ended = sa.case((key_counts(t, c), ONE), else_=ZERO) == ZERO  # also if NULL
-        return query.where(t.among(c.msg_id), c.unique_key.is_not(None), ended).order_by(c.msg_id)
-
+    c, other = t.cols(), t.cols(t.message.alias("h"))
+    assert c.unique_key is not None
+    held = sa.select(sa.func.min(other.msg_id)).where(*holds_key(t, other, c.unique_key))
+    query = sa.select(c.msg_id, c.unique_key, held.scalar_subquery())
+    ended = sa.case((key_counts(t, c), ONE), else_=ZERO) == ZERO  # also if NULL
+    query = query.where(t.among(c.msg_id), c.unique_key.is_not(None), ended).order_by(c.msg_id)
     found: dict[int, int] = {}
     first: dict[str, int] = {}
-    for portion in t.portions(ids):
-        for msg_id, key, other in conn.execute(t.built("keys_taken", build), {"mw_ids": portion}):
-            holder = first.setdefault(key, msg_id) if other is None else other
-            if holder != msg_id:
-                found[msg_id] = holder
+    for msg_id, key, another in among_ids(conn, t, query, ids):
+        holder = first.setdefault(key, msg_id) if another is None else another
+        if holder != msg_id:
+            found[msg_id] = holder
     return found
 
 
 def free_keys(conn: Connection, t: Tables, ids: Sequence[int]) -> None:
     """Take their keys from messages, in the caller's transaction."""
-
-    def build() -> sa.Update:
-        without = {t.names["unique_key"]: sa.null()}
-        return sa.update(t.message).where(t.among(t.cols().msg_id)).values(without)
-
+    without = t.values(unique_key=sa.null())
+    change = sa.update(t.message).where(t.among(t.cols().msg_id)).values(without)
     for portion in t.portions(ids):
-        conn.execute(t.built("keys_freed", build), {"mw_ids": portion})
+        conn.execute(change, {"mw_ids": portion})
 
 
-# --- Changes by operators: rerun, discard and cancel, and the selection of their rows.
-#
-# A row is locked, checked again, recorded and changed in one transaction. Running rows are never
-# changed; rows that have changed meanwhile are skipped and reported by the caller.
+# --- The selection of rows.
 
 
 class SeenRow(NamedTuple):
@@ -75,24 +81,25 @@ class SeenRow(NamedTuple):
 
 def states(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, SeenRow]:
     """Messages by id in their present state, without missing ones."""
-
-    def build() -> sa.Select[Any]:
-        c = t.cols()
-        columns: list[Any] = [c.msg_id, c.status, t.tries(c)]
-        return sa.select(*columns).where(t.among(c.msg_id))
-
-    found: dict[int, SeenRow] = {}
-    for portion in t.portions(ids):
-        for row in conn.execute(t.built("change_states", build), {"mw_ids": portion}):
-            found[row[0]] = SeenRow._make(row)
-    return found
+    c = t.cols()
+    query = sa.select(c.msg_id, c.status, t.tries(c)).where(t.among(c.msg_id))
+    return {row[0]: SeenRow._make(row) for row in among_ids(conn, t, query, ids)}
 
 
 def given_up(conn: Connection, t: Tables, ids: Sequence[int]) -> set[int]:
-    """Those of the messages that were discarded or cancelled; at most `max_ids` ids."""
+    """Those of the messages that were discarded or cancelled."""
+    return _those(conn, t, ids, discarded(t, t.cols()))
+
+
+def known(conn: Connection, t: Tables, ids: Sequence[int]) -> set[int]:
+    """Those of the messages that are acknowledged, discarded or cancelled."""
+    return _those(conn, t, ids, bounded.acknowledged(t, t.cols()))
+
+
+def _those(conn: Connection, t: Tables, ids: Iterable[int], which: ColumnElement[bool]) -> set[int]:
     c = t.cols()
-    query = sa.select(c.msg_id).where(t.among(c.msg_id), discarded(t, c))
-    return set(conn.scalars(query, {"mw_ids": list(ids)})) if ids else set()
+    query = sa.select(c.msg_id).where(t.among(c.msg_id), which)
+    return {row[0] for row in among_ids(conn, t, query, ids)}
 
 
 def lock(
@@ -109,18 +116,10 @@ def lock(
     In the caller's transaction; at most `max_ids` ids. waits: False = skip rows locked by others,
     if the database can.
     """
-
-    def build() -> sa.Select[Any]:
-        query = _matching(t, words, wanted)
-        if not t.database.row_locks:
-            return query
-        return query.with_for_update(skip_locked=not waits and t.database.skip_locked)
-
-    if not ids:
-        return []
-    key = ("change_lock", tuple(words), waits)
-    query = build() if wanted is not None else t.built(key, build)
-    locked = list(conn.scalars(query, {"mw_ids": list(ids)}))
+    query = _matching(t, words, wanted)
+    if t.database.row_locks:
+        query = query.with_for_update(skip_locked=not waits and t.database.skip_locked)
+    locked = list(conn.scalars(query, {"mw_ids": list(ids)})) if ids else []
     if wanted is None or wanted.fingerprint is None:
         return locked
     return in_group(conn, t, locked, wanted.fingerprint)
@@ -130,9 +129,7 @@ def matching(
     conn: Connection, t: Tables, ids: Sequence[int], *, words: Sequence[State], wanted: Filter
 ) -> list[int]:
     """Those of the messages that are in one of these states and match, without a lock."""
-    found: list[int] = []
-    for portion in t.portions(ids):
-        found += conn.scalars(_matching(t, words, wanted), {"mw_ids": portion})
+    found = [row[0] for row in among_ids(conn, t, _matching(t, words, wanted), ids)]
     return found if wanted.fingerprint is None else in_group(conn, t, found, wanted.fingerprint)
 
 
@@ -145,39 +142,38 @@ def _matching(t: Tables, words: Sequence[State], wanted: Filter | None) -> sa.Se
     return query.order_by(c.msg_id)
 
 
+# --- Rerun, discard, acknowledge and cancel. In the caller's transaction; at most `max_ids` ids.
+
+
 def rerun(conn: Connection, t: Tables, ids: Sequence[int], *, done_too: bool = False) -> int:
     """Set failed and dead messages to new, with their tries at 0; return how many.
 
-    In the caller's transaction; at most `max_ids` ids. A row that is new or running stays as it is.
-    So does the status of one that has failed no try: an edit has left it so (store/edits.py). What
-    an operator said of it is gone: dead once more, it is not acknowledged.
+    A row that is new or running stays as it is. So does the status of one that has failed no try:
+    an edit has left it so (`edit`). What an operator said of it is gone: dead once more, it is not
+    acknowledged.
     Requests to cancel them are deleted under the same locks: the next run is another one.
     """
-
-    def build() -> sa.Update:
-        c = t.cols()
-        allowed = [lit(Status.FAILED), *([lit(Status.DONE)] if done_too else [])]
-        untried = sa.and_(c.status == lit(Status.FAILED), t.tries(c) == ZERO)
-        values: dict[str, Any] = t.values(
-            status=sa.case((untried, lit(Status.FAILED)), else_=lit(Status.NEW)),
-            error_try_times=ZERO,
-            crash_times=ZERO,
-            later_times=ZERO,
-            available_at=sa.null(),
-            claimed_by=sa.null(),
-            finished_at=sa.null(),
-        )
-        if c.last_error is not None:  # what an operator said of it; its tries have the error
-            known = said(c.last_error, ACKNOWLEDGED, DISCARDED, CANCELLED)
-            values[t.names["last_error"]] = sa.case((known, sa.null()), else_=c.last_error)
-        ids_in = t.among(c.msg_id)
-        change = sa.update(t.message).where(ids_in, c.status.in_(allowed))
-        return change.ordered_values(*t.tries_last(values))
-
     if not ids:
         return 0
+    c = t.cols()
+    allowed = [lit(Status.FAILED), *([lit(Status.DONE)] if done_too else [])]
+    untried = sa.and_(c.status == lit(Status.FAILED), t.tries(c) == ZERO)
+    values: dict[str, Any] = t.values(
+        status=sa.case((untried, lit(Status.FAILED)), else_=lit(Status.NEW)),
+        error_try_times=ZERO,
+        crash_times=ZERO,
+        later_times=ZERO,
+        available_at=sa.null(),
+        claimed_by=sa.null(),
+        finished_at=sa.null(),
+    )
+    if c.last_error is not None:  # what an operator said of it; its tries have the error
+        operators = said(c.last_error, ACKNOWLEDGED, DISCARDED, CANCELLED)
+        values[t.names["last_error"]] = sa.case((operators, sa.null()), else_=c.last_error)
+    change = sa.update(t.message).where(t.among(c.msg_id), c.status.in_(allowed))
+    change = change.ordered_values(*t.tries_last(values))
     before = states(conn, t, ids) if t.on_update else {}
-    rerun = int(conn.execute(t.built(("rerun", done_too), build), {"mw_ids": list(ids)}).rowcount)
+    rerun = conn.execute(change, {"mw_ids": list(ids)}).rowcount
     wanted = dict.fromkeys(ids, Wanted(Status.NEW, 0))
     for row in before.values():
         if row.status == Status.FAILED and row.tries == 0:
@@ -190,9 +186,8 @@ def rerun(conn: Connection, t: Tables, ids: Sequence[int], *, done_too: bool = F
 def discard(conn: Connection, t: Tables, ids: Sequence[int], *, text: str) -> int:
     """Discard new, failed and dead messages, with `text` as the last error; return how many.
 
-    In the caller's transaction; at most `max_ids` ids. Done and running rows stay as they are.
-    Under on_dead="block" one more try than the rule allows is written, so that the object
-    continues. A text that is too long for the column is truncated.
+    Done and running rows stay as they are. Under on_dead="block" one more try than the rule allows
+    is written, so that the object continues. A text that is too long for the column is truncated.
     """
     return _give_up(conn, t, ids, text, DISCARDED)
 
@@ -214,52 +209,12 @@ def cancel_or_request(
     return cancelled + controls.request_cancel(conn, t, running, actor=actor, reason=reason)
 
 
-def known(conn: Connection, t: Tables, ids: Sequence[int]) -> set[int]:
-    """Those of the messages that are acknowledged, discarded or cancelled; at most `max_ids`."""
-    c = t.cols()
-    query = sa.select(c.msg_id).where(t.among(c.msg_id), bounded.acknowledged(t, c))
-    return set(conn.scalars(query, {"mw_ids": list(ids)})) if ids else set()
-
-
-def acknowledge(conn: Connection, t: Tables, ids: Sequence[int], *, text: str) -> int:
-    """Put a line before the last error of dead messages: ACKNOWLEDGED, and who and why; return how
-    many. In the caller's transaction; at most `max_ids` ids. What is too long is truncated."""
-
-    def build() -> sa.Update:
-        c = t.cols()
-        assert c.last_error is not None
-        rest = sa.func.substr(c.last_error, 1, sa.bindparam("mw_room", type_=sa.Integer()))
-        line = sa.bindparam("mw_text", type_=sa.String())
-        values = t.values(last_error=line + sa.func.coalesce(rest, text_lit("")))
-        dead = (c.status == lit(Status.FAILED), sa.not_(t.tries_left(c)))
-        return sa.update(t.message).where(t.among(c.msg_id), *dead).values(values)
-
-    if not ids:
-        return 0
-    statement = t.built("acknowledge", build)
-    line = t.error_text(" ".join(text.split()))
-    plain = line.encode("ascii", "backslashreplace").decode()
-    lines = [f"{line}\n", f"{line[: t.max_error - 1]}\n", f"{plain[: t.max_error // 4]}\n"]
-    for place, one in enumerate(lines):
-        room = max(0, t.max_error - len(one)) if place == 0 else 0
-        try:
-            with conn.begin_nested():
-                params = {"mw_ids": list(ids), "mw_text": one, "mw_room": room}
-                done = int(conn.execute(statement, params).rowcount)
-            check_written(conn, t, dict.fromkeys(ids, Wanted(Status.FAILED)), "it")
-            return done
-        except DBAPIError as error:
-            if place == len(lines) - 1 or trouble(error) not in (Trouble.RACE, Trouble.OTHER):
-                raise
-    raise AssertionError("unreachable")
-
-
 def end_request(conn: Connection, t: Tables, asked: Asked) -> bool:
     """Do what is left to do for a request, as it was read: a message that waits becomes dead; the
     request of one that has ended is deleted. True if the message became dead.
 
-    In the caller's transaction. The message is locked first, without waiting for others, and
-    what was seen is asked for again under that lock: a rerun deletes the request under the same.
+    The message is locked first, without waiting for others, and what was seen is asked for again
+    under that lock: a rerun deletes the request under the same.
     """
     request, ids = asked.request, [asked.request.msg_id]
     if asked.rerun or asked.state is None:
@@ -273,39 +228,22 @@ def end_request(conn: Connection, t: Tables, asked: Asked) -> bool:
 
 
 def _give_up(conn: Connection, t: Tables, ids: Sequence[int], text: str, prefix: str) -> int:
-
-    def build() -> sa.Update:
-        c = t.cols()
-        tries = ends_at(t.spec.max_tries, t.spec.on_dead)
-        values = t.values(
-            status=lit(Status.FAILED),
-            error_try_times=lit(tries),
-            available_at=sa.null(),
-            claimed_by=sa.null(),
-            finished_at=now(),
-            last_error=sa.bindparam("mw_text", type_=sa.String()),
-        )
-        open_ones = c.status.in_([lit(Status.NEW), lit(Status.FAILED)])
-        return sa.update(t.message).where(t.among(c.msg_id), open_ones).values(values)
-
-    if not ids:
-        return 0
-    statement, params = t.built("discard", build), {"mw_ids": list(ids)}
-    dead = dict.fromkeys(ids, Wanted(Status.FAILED, ends_at(t.spec.max_tries, t.spec.on_dead)))
-    if not t.has("last_error"):
-        given_up = int(conn.execute(statement, params).rowcount)
-        check_written(conn, t, dead, "its end")
-        return given_up
-    for fitting in _shorter(t.error_text(text), prefix):
-        try:
-            with conn.begin_nested():
-                given_up = int(conn.execute(statement, params | {"mw_text": fitting}).rowcount)
-            check_written(conn, t, dead, "its end")
-            return given_up
-        except DBAPIError as error:
-            if fitting is None or trouble(error) not in (Trouble.RACE, Trouble.OTHER):
-                raise
-    raise AssertionError("unreachable")
+    c = t.cols()
+    tries = ends_at(t.spec.max_tries, t.spec.on_dead)
+    values = t.values(
+        status=lit(Status.FAILED),
+        error_try_times=lit(tries),
+        available_at=sa.null(),
+        claimed_by=sa.null(),
+        finished_at=now(),
+        last_error=sa.bindparam("mw_text", type_=sa.String()),
+    )
+    open_ones = c.status.in_([lit(Status.NEW), lit(Status.FAILED)])
+    change = sa.update(t.message).where(t.among(c.msg_id), open_ones).values(values)
+    texts = [{"mw_text": fitting} for fitting in _shorter(t.error_text(text), prefix)]
+    params = texts if t.has("last_error") else [{}]
+    wanted = dict.fromkeys(ids, Wanted(Status.FAILED, tries))
+    return _first_taken(conn, t, change, params, wanted, "its end")
 
 
 def _shorter(text: str, prefix: str) -> Iterator[str | None]:
@@ -323,6 +261,167 @@ def _shorter(text: str, prefix: str) -> Iterator[str | None]:
     yield None
 
 
+def acknowledge(conn: Connection, t: Tables, ids: Sequence[int], *, text: str) -> int:
+    """Put a line before the last error of dead messages: ACKNOWLEDGED, and who and why; return how
+    many. What is too long is truncated."""
+    c = t.cols()
+    assert c.last_error is not None
+    rest = sa.func.substr(c.last_error, 1, sa.bindparam("mw_room", type_=sa.Integer()))
+    begin = sa.bindparam("mw_text", type_=sa.String())
+    values = t.values(last_error=begin + sa.func.coalesce(rest, text_lit("")))
+    dead = (c.status == lit(Status.FAILED), sa.not_(t.tries_left(c)))
+    change = sa.update(t.message).where(t.among(c.msg_id), *dead).values(values)
+    line = t.error_text(" ".join(text.split()))
+    plain = line.encode("ascii", "backslashreplace").decode()
+    room = max(0, t.max_error - len(line) - 1)
+    params: list[dict[str, Any]] = [
+        {"mw_text": f"{line}\n", "mw_room": room},
+        {"mw_text": f"{line[: t.max_error - 1]}\n", "mw_room": 0},
+        {"mw_text": f"{plain[: t.max_error // 4]}\n", "mw_room": 0},
+    ]
+    wanted = dict.fromkeys(ids, Wanted(Status.FAILED))
+    return _first_taken(conn, t, change, params, wanted, "it")
+
+
+def _first_taken(
+    conn: Connection,
+    t: Tables,
+    change: sa.Update,
+    params: Sequence[Mapping[str, Any]],
+    wanted: Mapping[int, Wanted],
+    what: str,
+) -> int:
+    """Send an UPDATE of rows with the first of some parameters that the table takes; returns how
+    many it has changed. wanted, what: for `check_written`."""
+    for some in params if wanted else ():
+        try:
+            with conn.begin_nested():
+                done = conn.execute(change, {**some, "mw_ids": list(wanted)}).rowcount
+            check_written(conn, t, wanted, what)
+            return done
+        except DBAPIError as error:
+            if some is params[-1] or trouble(error) not in OF_A_ROW:
+                raise
+    return 0
+
+
+# --- Corrections of a message that waits or is dead, in its place.
+#
+# A waiting message may be in a run that an instance has read ahead with its payload (claim.py), and
+# a candidate with its topic. Neither may start with what it was. So an edit of a new message leaves
+# it at -1 with no failed try: it holds its place and its object as before, but no run has it, and a
+# claim that has seen it at 0 loses; it is claimed again, and read under its flag. A failed one is
+# in no run, and a claim reads its topic under its flag, too.
+
+
+class Held(NamedTuple):
+    """A message as it is read for an edit; what its table has no column for is None. length: of a
+    payload that is too long to be read, which is None then. available_at, finished_at: as
+    `instant_text` reads them."""
+
+    status: Any
+    tries: Any
+    object_id: Any
+    topic: Any
+    payload: Any
+    length: Any
+    available_at: Any
+    priority: Any
+    unique_key: Any
+    last_error: Any
+    finished_at: Any
+    crashes: Any
+    postponed: Any
+
+    @property
+    def seen(self) -> str:
+        """What says whether it has changed: the same for the same row."""
+        text = json.dumps([None if one is None else str(one) for one in self])
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+    @property
+    def given_up(self) -> bool:
+        """Whether it may have been discarded or cancelled while it waited."""
+        if self.status != Status.FAILED:
+            return False
+        text = self.last_error
+        return not isinstance(text, str) or text.startswith((DISCARDED, CANCELLED))
+
+
+def to_edit(conn: Connection, t: Tables, msg_id: int, *, lock: bool = False) -> Held | None:
+    """One message, None if there is none. lock: until the end of the caller's transaction."""
+    c = t.cols()
+    none: ColumnElement[Any] = sa.null()
+    payload = length = none
+    if c.payload is not None:
+        text = as_text(t, c.payload)
+        most = lit(t.spec.max_payload)
+        length = text_length(text)
+        payload, length = sa.case((length <= most, text)), sa.case((length > most, length))
+    columns = (
+        c.status,
+        t.tries(c),
+        c.object_id,
+        none if c.topic is None else c.topic,
+        payload,
+        length,
+        none if c.available_at is None else instant_text(c.available_at),
+        none if c.priority is None else c.priority,
+        none if c.unique_key is None else c.unique_key,
+        none if c.last_error is None else beginning(c.last_error),
+        none if c.finished_at is None else instant_text(c.finished_at),
+        or_zero(c.crash_times),
+        or_zero(c.later_times),
+    )
+    query = sa.select(*(column.label(f"e{i}") for i, column in enumerate(columns)))
+    query = query.where(t.among(c.msg_id), *t.is_message(c))
+    if lock and t.database.row_locks:
+        query = query.with_for_update()
+    found = fetch(conn, query, {"mw_ids": [msg_id]})
+    return Held(*found[0]) if found else None
+
+
+def object_runs(conn: Connection, t: Tables, msg_id: int) -> bool:
+    """Whether a message of its object runs, so that an instance may have read this one ahead."""
+    return bool(_those(conn, t, [msg_id], t.object_is_running(t.cols())))
+
+
+def read_ahead(conn: Connection, t: Tables, ids: Iterable[int]) -> set[int]:
+    """Those of the messages that were edited, and are of an object of which one runs."""
+    c, o, a = t.cols(), OPERATION.of(t).c, AUDIT.of(t).c
+    ours = (o.table_name == t.label, o.kind == "edit")
+    edited = sa.select(ONE).where(a.msg_id == c.msg_id, o.op_id == a.op_id, *ours)
+    return _those(conn, t, sorted(ids), sa.and_(t.object_is_running(c), sa.exists(edited)))
+
+
+def parks(held: Held, names: frozenset[str]) -> bool:
+    """Whether an edit leaves a message at -1, since others may have read what changes."""
+    if held.status != Status.NEW:
+        return False
+    ahead = held.object_id is not None and held.unique_key is None
+    return "b_topic" in names or ("b_payload" in names and ahead)
+
+
+def edit(
+    conn: Connection, t: Tables, msg_id: int, held: Held, params: dict[str, Any], *, at_once: bool
+) -> int:
+    """Write new values to a message that is locked and still `held`; returns how many were changed.
+
+    params: those of `sent_values`. at_once: it waits for no instant.
+    """
+    c, names = t.cols(), frozenset(params)
+    parked = parks(held, names)
+    roles = sent_values(t, names) | ({"available_at": sa.null()} if at_once else {})
+    if parked:
+        roles |= {"status": lit(Status.FAILED), "claimed_by": sa.null()}
+    waits = c.status.in_([lit(Status.NEW), lit(Status.FAILED)])
+    change = sa.update(t.message).where(t.among(c.msg_id), waits).values(t.values(**roles))
+    done = conn.execute(by_key(t, change), params | {"mw_ids": [msg_id]}).rowcount
+    after = Status.FAILED if parked else Status(held.status)
+    check_written(conn, t, {msg_id: Wanted(after, whole_number(held.tries))}, "the edit")
+    return done
+
+
 # --- The messages behind a message of the same object, and those that ran after it.
 
 
@@ -336,7 +435,10 @@ def ran_later(
     message it ends at the first one found, and uses an index by object if the table has one.
     """
     if len(ids) < 2:
-        return {i: late for i in ids if (late := _ran_later(conn, t, i)) is not None}
+        c = t.cols()
+        later = sa.select(c.msg_id).where(*_ran(t, c)).order_by(c.msg_id.desc()).limit(ONE)
+        found = {i: conn.scalar(later.where(_behind_it(t, c, i))) for i in ids}
+        return {i: late for i, late in found.items() if late is not None}
 
     def chosen(c: Cols) -> list[ColumnElement[bool]]:
         if wanted is None:
@@ -356,8 +458,7 @@ def ran_later(
     last = (
         sa.select(first.c.o.label("o"), sa.func.max(s.msg_id).label("hi"))
         .select_from(later_row.outerjoin(first, first.c.o == s.object_id))
-        .where(s.msg_id > ids[0], s.status.in_([lit(Status.DONE), lit(Status.PROCESSING)]))
-        .where(*t.is_message(s))
+        .where(s.msg_id > ids[0], *_ran(t, s))
         .group_by(first.c.o)
         .subquery("h")
     )
@@ -368,35 +469,19 @@ def ran_later(
         return {found[0]: found[1] for found in conn.execute(query, params)}
 
 
-def _ran_later(conn: Connection, t: Tables, msg_id: int) -> int | None:
-    def build() -> sa.Select[Any]:
-        c = t.cols()
-        ran = t.within(c, c.status.in_([lit(Status.DONE), lit(Status.PROCESSING)]))
-        query = sa.select(c.msg_id).where(_behind_it(t, c), ran)
-        return query.order_by(c.msg_id.desc()).limit(ONE)
-
-    found = conn.scalar(t.built("ran_later", build), {"head": msg_id})
-    return None if found is None else int(found)
+def _ran(t: Tables, c: Cols) -> list[ColumnElement[bool]]:
+    return [c.status.in_([lit(Status.DONE), lit(Status.PROCESSING)]), *t.is_message(c)]
 
 
 def runs_later(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, int]:
-    """The same for later ones that run at this moment: cheap, by the guard's index.
-
-    At most `max_ids` ids.
-    """
-
-    def build() -> sa.Select[Any]:
-        source = t.message.alias("r")
-        c, other = t.cols(), t.cols(source)
-        columns: list[Any] = [c.msg_id, other.msg_id.label("other_id")]
-        query = t.hinted(sa.select(*columns), source, "guard")
-        behind = sa.and_(t.runs(other, t.object_key(c)), other.msg_id > c.msg_id)
-        return query.select_from(t.message.join(source, behind)).where(t.among(c.msg_id))
-
-    if not ids:
-        return {}
-    found = conn.execute(t.built("runs_later", build), {"mw_ids": list(ids)})
-    return {row[0]: row[1] for row in found}
+    """The same for later ones that run at this moment: cheap, by the guard's index."""
+    source = t.message.alias("r")
+    c, other = t.cols(), t.cols(source)
+    query: Any = sa.select(c.msg_id, other.msg_id.label("other_id"))
+    query = t.hinted(query, source, "guard")
+    behind = sa.and_(t.runs(other, t.object_key(c)), other.msg_id > c.msg_id)
+    query = query.select_from(t.message.join(source, behind)).where(t.among(c.msg_id))
+    return {row[0]: row[1] for row in among_ids(conn, t, query, ids)}
 
 
 class Behind(NamedTuple):
@@ -414,60 +499,42 @@ class Behind(NamedTuple):
 
 def behind(conn: Connection, t: Tables, ids: Sequence[int]) -> Behind:
     """What stands behind these messages now: one step into the object index for each."""
-
-    def build() -> sa.Select[Any]:
-        c = t.cols()
-        source = t.message.alias("n")
-        n = t.cols(source)
-        first = t.hinted(sa.select(t.open_msg_id(n)), source, "object").where(
-            t.open_object(n) == t.object_key(c), t.open_msg_id(n) > c.msg_id, t.open_rows(n)
-        )
-        lowest = first.order_by(t.open_msg_id(n)).limit(ONE).scalar_subquery()
-        columns: list[Any] = [c.msg_id, lowest.label("n")]
-        return sa.select(*columns).where(t.among(c.msg_id), c.object_id.is_not(None))
-
+    c, source = t.cols(), t.message.alias("n")
+    n = t.cols(source)
+    first = t.hinted(sa.select(t.open_msg_id(n)), source, "object").where(
+        t.open_object(n) == t.object_key(c), t.open_msg_id(n) > c.msg_id, t.open_rows(n)
+    )
+    lowest = first.order_by(t.open_msg_id(n)).limit(ONE).scalar_subquery()
+    query = sa.select(c.msg_id, lowest.label("n"))
+    query = query.where(t.among(c.msg_id), c.object_id.is_not(None))
     last = bounded.ends(conn, t)
     # An id is given at the INSERT and shows at the COMMIT: a few below the highest may yet come.
-    seen = Behind(set(), {}, bounded.LEAST if last is None else last[1] - bounded.SINCE_SLACK)
-    for portion in t.portions(ids):
-        for msg_id, first in conn.execute(t.built("behind", build), {"mw_ids": portion}):
-            seen.ids.add(msg_id)
-            if first is not None:
-                seen.first[msg_id] = first
-    return seen
+    high = bounded.LEAST if last is None else last[1] - bounded.SINCE_SLACK
+    found = {row[0]: row[1] for row in among_ids(conn, t, query, ids)}
+    return Behind({*found}, {i: one for i, one in found.items() if one is not None}, high)
 
 
 def done_above(conn: Connection, t: Tables, ids: Sequence[int], msg_id: int) -> dict[int, int]:
-    """Of these messages those of whose object a message above `msg_id` is done: the highest one. At
-    most `max_ids` ids. Which objects are the same says the database, as everywhere."""
-
-    def build() -> sa.Select[Any]:
-        source = t.message.alias("d")
-        d, c = t.cols(source), t.cols()
-        # With both ends: a planner that does not know the values takes an open range for a third
-        # of the table and reads all of it.
-        low, high = (sa.bindparam(name, type_=sa.BigInteger()) for name in ("low", "high"))
-        came = sa.select(d.object_id.label("o"), sa.func.max(d.msg_id).label("hi"))
-        came = came.where(d.msg_id.between(low, high), d.status == lit(Status.DONE))
-        came = came.where(*t.is_message(d))
-        g = came.where(d.object_id.is_not(None)).group_by(d.object_id).subquery("g")
-        query = sa.select(c.msg_id, g.c.hi).select_from(t.message.join(g, g.c.o == c.object_id))
-        return query.where(t.among(c.msg_id))
-
-    params = {"low": msg_id + 1, "high": bounded.MOST, "mw_ids": list(ids)}
-    return {row[0]: row[1] for row in conn.execute(t.built("done_above", build), params)}
+    """Of these messages those of whose object a message above `msg_id` is done: the highest one.
+    Which objects are the same says the database, as everywhere."""
+    d, c = t.cols(t.message.alias("d")), t.cols()
+    # With both ends: a planner that does not know the values takes an open range for a third
+    # of the table and reads all of it.
+    came = sa.select(d.object_id.label("o"), sa.func.max(d.msg_id).label("hi"))
+    came = came.where(d.msg_id.between(an_id(msg_id + 1), an_id(bounded.MOST)))
+    came = came.where(d.status == lit(Status.DONE), *t.is_message(d), d.object_id.is_not(None))
+    g = came.group_by(d.object_id).subquery("g")
+    query = sa.select(c.msg_id, g.c.hi).select_from(t.message.join(g, g.c.o == c.object_id))
+    query = query.where(t.among(c.msg_id))
+    return {row[0]: row[1] for row in among_ids(conn, t, query, ids)}
 
 
 def lowest(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, int]:
     """The lowest of these messages that is of the same object, of each; at most `max_ids` ids."""
-
-    def build() -> sa.Select[Any]:
-        first, c = _firsts(t), t.cols()
-        same = sa.and_(t.object_key(c) == first.c.k, c.object_id.is_not(None))
-        query = sa.select(c.msg_id, first.c.lo).select_from(t.message.join(first, same))
-        return query.where(t.among(c.msg_id))
-
-    found = conn.execute(t.built("lowest", build), {"mw_ids": list(ids)})
+    first, c = _firsts(t), t.cols()
+    same = sa.and_(t.object_key(c) == first.c.k, c.object_id.is_not(None))
+    query = sa.select(c.msg_id, first.c.lo).select_from(t.message.join(first, same))
+    found = conn.execute(query.where(t.among(c.msg_id)), {"mw_ids": list(ids)})
     return {i: i for i in ids} | {row[0]: row[1] for row in found}
 
 
@@ -475,25 +542,17 @@ def not_done_behind(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int
     """What stands behind these messages, of their objects, and is not done, by msg_id; under the
     lowest of each object. By the indexes of unfinished and of failed rows; at most `max_ids` ids.
     """
-
-    def build(failed: bool) -> sa.Select[Any]:
-        first, source = _firsts(t), t.message.alias("n")
-        n = t.cols(source)
-        if failed:
-            same = sa.and_(t.object_key(n) == first.c.k, t.failed_key(n) > first.c.lo)
-            rows = t.failed_rows(n)
-        else:
-            same = sa.and_(t.open_object(n) == first.c.k, t.open_msg_id(n) > first.c.lo)
-            rows = t.open_rows(n)
-        columns: list[Any] = [first.c.lo, n.msg_id, n.status, t.tries(n)]
-        query = t.hinted(sa.select(*columns), source, "failed" if failed else "object")
-        return query.select_from(first.join(source, same)).where(rows)
-
+    first, source = _firsts(t), t.message.alias("n")
+    n = t.cols(source)
+    opened = (t.open_object(n) == first.c.k, t.open_msg_id(n) > first.c.lo, t.open_rows(n))
+    failed = (t.object_key(n) == first.c.k, t.failed_key(n) > first.c.lo, t.failed_rows(n))
+    columns: list[Any] = [first.c.lo, n.msg_id, n.status, t.tries(n)]
     found: dict[int, dict[int, SeenRow]] = {}
     # In this order: one that is unfinished when it is read may be dead a moment later.
-    for failed in (False, True):
-        statement = t.built(("not_done_behind", failed), partial(build, failed))
-        for lo, *row in conn.execute(statement, {"mw_ids": list(ids)}):
+    for index, (same, later, rows) in (("object", opened), ("failed", failed)):
+        query = t.hinted(sa.select(*columns), source, index)
+        query = query.select_from(first.join(source, sa.and_(same, later))).where(rows)
+        for lo, *row in conn.execute(query, {"mw_ids": list(ids)}):
             found.setdefault(lo, {})[row[0]] = SeenRow._make(row)
     return {lo: [rows[i] for i in sorted(rows)] for lo, rows in found.items()}
 
@@ -504,30 +563,23 @@ def done_behind(conn: Connection, t: Tables, lows: Sequence[int]) -> dict[int, l
     One walk over the table from the lowest id on; of one object, by an index by object if the table
     has one.
     """
-    alone = len(lows) == 1
-
-    def build() -> sa.Select[Any]:
-        source = t.message.alias("s")
-        s = t.cols(source)
-        done = t.within(s, s.status == lit(Status.DONE))
-        columns: list[Any] = [s.msg_id, s.status, t.tries(s)]
-        if alone:
-            return sa.select(*columns).where(_behind_it(t, s), done).order_by(s.msg_id)
-        first = _firsts(t)
-        # An outer join: see `ran_later`.
-        joined = source.outerjoin(first, first.c.k == t.object_key(s))
-        low = sa.bindparam("low", type_=sa.BigInteger())
-        query = sa.select(first.c.lo, *columns).select_from(joined)
-        query = query.where(s.msg_id > low, done, s.object_id.is_not(None))
-        return query.where(s.msg_id > first.c.lo).order_by(s.msg_id)
-
-    statement = t.built(("done_behind", alone), build)
-    if alone:
-        rows = conn.execute(statement, {"head": lows[0]})
+    source = t.message.alias("s")
+    s = t.cols(source)
+    done = t.within(s, s.status == lit(Status.DONE))
+    columns: list[Any] = [s.msg_id, s.status, t.tries(s)]
+    query = sa.select(*columns).where(done).order_by(s.msg_id)
+    if len(lows) == 1:
+        rows = conn.execute(query.where(_behind_it(t, s, lows[0])))
         return {lows[0]: [SeenRow._make(row) for row in rows]}
+    first = _firsts(t)
+    # An outer join: see `ran_later`.
+    query = query.add_columns(first.c.lo)
+    query = query.select_from(source.outerjoin(first, first.c.k == t.object_key(s)))
+    query = query.where(s.msg_id > an_id(min(lows)), s.object_id.is_not(None))
+    query = query.where(s.msg_id > first.c.lo)
     found: dict[int, list[SeenRow]] = {}
     with joining_widely(conn, t.database):
-        for lo, *row in conn.execute(statement, {"mw_ids": list(lows), "low": min(lows)}):
+        for *row, lo in conn.execute(query, {"mw_ids": list(lows)}):
             found.setdefault(lo, []).append(SeenRow._make(row))
     return found
 
@@ -540,7 +592,8 @@ def _firsts(t: Tables) -> sa.Subquery:
     return query.group_by(t.object_key(f)).subquery("g")
 
 
-def _behind_it(t: Tables, c: Cols) -> ColumnElement[bool]:
+def _behind_it(t: Tables, c: Cols, msg_id: int) -> ColumnElement[bool]:
+    """A later message of the object of this one."""
     h = t.cols(t.message.alias("h"))
-    mine = sa.select(h.object_id).where(h.msg_id == sa.bindparam("head")).scalar_subquery()
-    return sa.and_(c.msg_id > sa.bindparam("head"), c.object_id == mine)
+    mine = sa.select(h.object_id).where(h.msg_id == an_id(msg_id)).scalar_subquery()
+    return sa.and_(c.msg_id > an_id(msg_id), c.object_id == mine)

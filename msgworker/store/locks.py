@@ -54,7 +54,8 @@ def acquire(
         "expires_ms": _from_now(ttl_ms),
     }
     change = sa.update(LOCK.of(t)).where(*free).values(taken)
-    conn.execute(change, {"mw_names": list(names)})
+    if not conn.execute(change, {"mw_names": list(names)}).rowcount:
+        return {}
     return acquired(conn, t, owner, claim_id)
 
 

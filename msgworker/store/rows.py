@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple, NoReturn
@@ -376,6 +376,12 @@ def refuse_at_once(conn: Connection, t: Tables) -> None:
     at COMMIT does not name its row, and rolls back all others."""
     if t.database.defers:
         conn.execute(t.built("immediate", lambda: sa.text("SET CONSTRAINTS ALL IMMEDIATE")))
+
+
+def among_ids(conn: Connection, t: Tables, query: Any, ids: Iterable[int]) -> Iterator[Any]:
+    """The rows of a query of the messages `mw_ids`, asked in as many portions as it takes."""
+    for portion in t.portions(list(ids)):
+        yield from conn.execute(query, {"mw_ids": portion})
 
 
 # --- Running rows, by their index: few entries, whatever the size of the table.

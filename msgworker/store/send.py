@@ -203,7 +203,7 @@ def replace(conn: Connection, t: Tables, found: Holder, row: dict[str, Any]) -> 
     one of another job, which waits for it as it is.
 
     A run ends before a message with a key (store/claim.py), so its payload is read
-    under its flag only. One that an edit has left at -1 (store/edits.py) stays there.
+    under its flag only. One that an edit has left at -1 (store/change.py) stays there.
     """
     same = {"mw_id": found.msg_id, "mw_key": row["b_unique_key"]}
     new = {name: row[name] for name, param in PARAMS.items() if param.replaces and name in row}

@@ -262,7 +262,7 @@ def group_columns(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
 
 def group_of(last_try: str | None, error: str | bytes | None, tries: int) -> str | None:
     """The group of a failed message: that of its last try, without one that of its last error. None
-    if it has not failed: an edit has left it so (store/edits.py)."""
+    if it has not failed: an edit has left it so (store/change.py)."""
     if last_try is not None or (error is None and tries == 0):
         return last_try
     return fingerprint(plain_error(error) or "")

@@ -32,7 +32,6 @@ from msgworker.store import (
     change,
     claim,
     controls,
-    edits,
     items,
     jobs,
     lease,
@@ -457,15 +456,15 @@ def ops_acts(t: Tables, log: Log) -> Iterator[Any]:
     yield change.known, {"ids": some}
     if t.has("last_error"):
         yield change.acknowledge, {"ids": some, "text": "acknowledged by me: why"}
-    yield edits.read, {"msg_id": 1, "lock": True}
-    yield edits.object_runs, {"msg_id": 1}
-    yield edits.read_ahead, {"ids": some}
-    held = edits.Held(0, 0, "o", "t", "1", None, None, 0, None, None, None, 0, 0)
+    yield change.to_edit, {"msg_id": 1, "lock": True}
+    yield change.object_runs, {"msg_id": 1}
+    yield change.read_ahead, {"ids": some}
+    held = change.Held(0, 0, "o", "t", "1", None, None, 0, None, None, None, 0, 0)
     values = {"b_topic": "t", "b_payload": "1", "b_priority": 1, "b_at": now}
     known = {"b_topic": "topic", "b_payload": "payload", "b_priority": "priority"}
     values = {k: one for k, one in values.items() if t.has(known.get(k, "available_at"))}
     if values:
-        yield edits.write, {"msg_id": 1, "held": held, "params": values, "at_once": False}
+        yield change.edit, {"msg_id": 1, "held": held, "params": values, "at_once": False}
     yield controls.look, {}
     yield controls.requests, {}
     yield controls.requests, {"ids": some}
