@@ -199,49 +199,41 @@ def fence(conn: Connection, t: Tables, msg_id: int, *, me: str, tries: int) -> d
     of the transaction. tries: as it was claimed; asked for where the table has no owners."""
     counted = not t.has("claimed_by")
     params = {"b_msg": msg_id, "mw_me": me, "mw_tries": tries}
-    if t.database.certifies and t.has("available_at"):
-        # It means nothing while the message runs. A recovery on another server is then in conflict.
-        conn.execute(t.built("items_touch", lambda: _touch(t, counted)), params)
+
+    def mine() -> list[ColumnElement[bool]]:
+        c = t.cols()
+        return [c.msg_id == bindparam("b_msg"), t.mine(c, ME), *t.same_tries(c, counted)]
+
+    def touch() -> sa.Update:
+        return sa.update(t.message).where(*mine()).values(t.values(available_at=now()))
 
     def build() -> sa.Select[Any]:
-        c = t.cols()
-        query = sa.select(now().label("at")).select_from(t.message)
-        query = query.where(c.msg_id == bindparam("b_msg"), t.mine(c, ME))
-        query = query.where(*t.same_tries(c, counted))
+        query = sa.select(now().label("at")).select_from(t.message).where(*mine())
         return query.with_for_update(read=True) if t.database.row_locks else query
 
+    if t.database.certifies and t.has("available_at"):
+        # It means nothing while the message runs. A recovery on another server is then in conflict.
+        conn.execute(t.built("items_touch", touch), params)
     found: datetime | None = conn.scalar(t.built("items_fence", build), params)
     return found
 
 
-def _touch(t: Tables, counted: bool) -> sa.Update:
-    c = t.cols()
-    mine = (c.msg_id == bindparam("b_msg"), t.mine(c, ME), *t.same_tries(c, counted))
-    return sa.update(t.message).where(*mine).values(t.values(available_at=now()))
-
-
 def _of(t: Tables) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
     c = t.item.c
-    return c.table_name == bindparam("b_table"), c.msg_id == bindparam("b_msg")
+    return c.table_name == bindparam("b_table_name"), c.msg_id == bindparam("b_msg_id")
 
 
 def _params(t: Tables, msg_id: int) -> dict[str, Any]:
-    return {"b_table": label(t.spec), "b_msg": msg_id}
+    return {"b_table_name": label(t.spec), "b_msg_id": msg_id}
 
 
 def _update(t: Tables) -> sa.Update:
     def build() -> sa.Update:
         c = t.item.c
-        mine = (*_of(t), c.item_key == bindparam("b_key"), c.status != lit(Status.DONE))
-        values: dict[str, Any] = {
-            "status": bindparam("b_status"),
-            "tries": bindparam("b_tries"),
-            "item_value": bindparam("b_value"),
-            "last_error": bindparam("b_error"),
-            "finished_at": bindparam("b_at"),
-        }
-        if t.keeps(c.total):
-            values["total"] = bindparam("b_total")
+        mine = (*_of(t), c.item_key == bindparam("b_item_key"), c.status != lit(Status.DONE))
+        names = ["status", "tries", "item_value", "last_error", "finished_at"]
+        names += ["total"] if t.keeps(c.total) else []
+        values: dict[str, Any] = {name: bindparam(f"b_{name}") for name in names}
         return sa.update(t.item).where(*mine).values(values)
 
     return t.built("items_update", build)
@@ -263,11 +255,8 @@ def _row(t: Tables, msg_id: int, one: Record, at: datetime, total: int | None) -
 
 
 def _change(t: Tables, msg_id: int, one: Record, at: datetime, total: int | None) -> dict[str, Any]:
-    row = _row(t, msg_id, one, at, total)
-    names = {"table_name": "b_table", "msg_id": "b_msg", "item_key": "b_key", "status": "b_status"}
-    names |= {"tries": "b_tries", "item_value": "b_value", "last_error": "b_error"}
-    names |= {"finished_at": "b_at", "total": "b_total"}
-    return {names[name]: value for name, value in row.items()}
+    """The same for `_update`."""
+    return {f"b_{name}": value for name, value in _row(t, msg_id, one, at, total).items()}
 
 
 # ---------------------------------------------------------------- for operators
@@ -278,24 +267,25 @@ def shown(conn: Connection, t: Tables, msg_id: int, *, limit: int) -> Items | No
 
     At most bounded.SCAN records are counted.
     """
-    by_status = conn.execute(
-        t.built(("items_counts", bounded.SCAN), lambda: _counts(t)), _params(t, msg_id)
-    )
-    counts: dict[int, int] = {status: count for status, count in by_status}
+    c = t.item.c
+    total = c.total if t.keeps(c.total) else sa.null()
+    columns = (c.status.label("s"), c.finished_at.label("at"), total.label("n"))
+    w = sa.select(*columns).where(*_of(t)).limit(bounded.SCAN).subquery("w").c
+    by_status = sa.select(w.s, sa.func.count()).group_by(w.s)
+    # As the newest record has it: a retry may have other items than the try before.
+    newest = sa.select(w.n).order_by(w.at.desc(), w.n.desc()).limit(1)
+    params = _params(t, msg_id)
+    counts: dict[int, int] = {status: count for status, count in conn.execute(by_status, params)}
     if not counts:
         return None
     done = counts.get(Status.DONE, 0)
     failed = sum(counts.values()) - done
-    total = None
-    if t.keeps(t.item.c.total):
-        total = conn.scalar(
-            t.built(("items_total", bounded.SCAN), lambda: _total(t)), _params(t, msg_id)
-        )
+    known = conn.scalar(newest, params) if t.keeps(c.total) else None
     listed: list[ItemInfo] = []
     for state in (ItemState.FAILED, ItemState.DONE):
         if len(listed) < limit:
             listed += find(conn, t, msg_id, state=state, limit=limit - len(listed))
-    return Items(done, failed, total, sum(counts.values()) < bounded.SCAN, tuple(listed))
+    return Items(done, failed, known, sum(counts.values()) < bounded.SCAN, tuple(listed))
 
 
 def find(
@@ -328,32 +318,11 @@ def find(
         params["b_last"] = last
     columns = (c.item_key, c.status, c.tries, c.item_value, c.last_error, c.finished_at)
     query = sa.select(*columns).where(*behind).order_by(c.item_key).limit(limit)
-    rows = [_info(*row) for row in conn.execute(query, params)]
+    names = {Status.DONE: ItemState.DONE}
+    rows = [
+        ItemInfo(key, names.get(status, ItemState.FAILED), *rest)
+        for key, status, *rest in conn.execute(query, params)
+    ]
     if len(rows) == limit:
         return Found(rows, next_after=rows[-1].key)
     return Found(rows, complete=last is None, next_after=last)
-
-
-def _info(key: str, status: int, tries: int, *rest: Any) -> ItemInfo:
-    state = ItemState.DONE if status == Status.DONE else ItemState.FAILED
-    return ItemInfo(key, state, tries, *rest)
-
-
-def _some(t: Tables) -> sa.Subquery:
-    """The first records of a message: s (status), n (total), at."""
-    c = t.item.c
-    columns = [c.status.label("s"), c.finished_at.label("at")]
-    if t.keeps(c.total):
-        columns.append(c.total.label("n"))
-    return sa.select(*columns).where(*_of(t)).limit(bounded.SCAN).subquery("w")
-
-
-def _counts(t: Tables) -> sa.Select[Any]:
-    w = _some(t).c
-    return sa.select(w.s, sa.func.count()).group_by(w.s)
-
-
-def _total(t: Tables) -> sa.Select[Any]:
-    """As the newest record has it: a retry may have other items than the try before."""
-    w = _some(t).c
-    return sa.select(w.n).order_by(w.at.desc(), w.n.desc()).limit(1)

@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy import Connection, bindparam
+from sqlalchemy import ColumnElement, Connection
 
 from msgworker.db import now, now_plus, seconds_since
 from msgworker.table import Tables
@@ -107,7 +107,7 @@ class Lease(NamedTuple):
 
 def serves_text(
     t: Tables,
-    topics: Iterable[str] | None,
+    topics: Iterable[str] | None = None,
     handlers: Collection[tuple[int, float]] = (),
     refused: Mapping[int, str] | None = None,
     *,
@@ -126,53 +126,28 @@ def serves_text(
         "handlers": len(handlers),
         "running": [[msg_id, round(seconds, 1)] for msg_id, seconds in longest],
     }
-    value |= {"refused": refused} if refused else {}
-    value |= {"scope": dict(scope)} if scope else {}
-    value |= {"process": dict(process)} if process else {}
-    return json.dumps(value | ({"stopped": True} if stopped else {}), default=str)
+    about = {"scope": dict(scope or {}), "process": dict(process or {})}
+    more = {"refused": refused, **about, "stopped": stopped}
+    return json.dumps(value | {name: one for name, one in more.items() if one}, default=str)
 
 
 def register(
-    conn: Connection,
-    t: Tables,
-    name: str,
-    *,
-    ttl: float,
-    label: str = "",
-    topics: Iterable[str] | None = None,
-    refused: Mapping[int, str] | None = None,
-    scope: Mapping[str, Any] | None = None,
-    process: Mapping[str, Any] | None = None,
+    conn: Connection, t: Tables, name: str, *, ttl: float, label: str = "", **told: Any
 ) -> None:
     """Take a new lease. In the caller's transaction. A name that exists raises IntegrityError.
 
-    topics, refused, scope, process: for operators, see `serves_text`.
+    told: for operators, see `serves_text`.
     """
-
-    def build() -> sa.Insert:
-        return sa.insert(t.lease).values(
-            name=bindparam("mw_name"),
-            kind=sa.literal(INSTANCE),
-            term=ZERO,
-            started_at=now(),
-            renewed_at=now(),
-            expires_at=now_plus(bindparam("mw_ttl", type_=sa.Float())),
-            label=bindparam("mw_label"),
-            serves=bindparam("mw_serves", type_=sa.Text()),
-        )
-
-    serves = serves_text(t, topics, refused=refused, scope=scope, process=process)
-    params = {"mw_name": name, "mw_ttl": ttl, "mw_label": label[:200], "mw_serves": serves}
-    conn.execute(t.built("register", build), params)
+    said = {"label": label[:200], "serves": serves_text(t, **told)}
+    times = {"started_at": now(), "renewed_at": now(), "expires_at": _from_now(ttl)}
+    insert = sa.insert(t.lease).values(name=name, kind=INSTANCE, term=ZERO, **said, **times)
+    conn.execute(insert)
 
 
 def is_kept(conn: Connection, t: Tables, name: str) -> bool:
     """Whether a lease just registered reads as it was written: not cut, padded or changed."""
-
-    def build() -> Any:
-        return sa.select(t.lease.c.name).where(t.lease.c.name == bindparam("me"))
-
-    return bool(conn.scalar(t.built("lease_kept", build), {"me": name}) == name)
+    lease = t.lease.c
+    return bool(conn.scalar(sa.select(lease.name).where(lease.name == name)) == name)
 
 
 def renew(
@@ -192,26 +167,10 @@ def renew(
     so one of the two changes nothing.
     """
     lease = t.lease.c
-
-    def build() -> sa.Update:
-        said = {} if serves is None else {"serves": bindparam("mw_serves", type_=sa.Text())}
-        live = () if over else (lease.expires_at > now(),)
-        return (
-            sa.update(t.lease)
-            .where(lease.name == bindparam("me"), lease.taken_by.is_(None), *live)
-            .values(
-                term=lease.term + 1,
-                renewed_at=now(),
-                expires_at=now_plus(bindparam("ttl", type_=sa.Float())),
-                in_hand=bindparam("hand"),
-                **said,
-            )
-        )
-
-    params: dict[str, Any] = {"me": name, "ttl": ttl, "hand": in_hand}
-    if serves is not None:
-        params["mw_serves"] = serves
-    return bool(conn.execute(t.built(("renew", serves is None, over), build), params).rowcount)
+    live = () if over else (lease.expires_at > now(),)
+    told = {} if serves is None else {"serves": serves}
+    values = _renewed(t, ttl) | {"in_hand": in_hand} | told
+    return _changed(conn, t, name, lease.taken_by.is_(None), *live, **values)
 
 
 def update_serves(conn: Connection, t: Tables, name: str, serves: str) -> bool:
@@ -219,38 +178,46 @@ def update_serves(conn: Connection, t: Tables, name: str, serves: str) -> bool:
     taken over, or another transaction has locked it."""
     if not is_free(conn, t, name):
         return False
-    lease = t.lease.c
-    mine = (lease.name == name, lease.taken_by.is_(None))
-    return bool(conn.execute(sa.update(t.lease).where(*mine).values(serves=serves)).rowcount)
+    return _changed(conn, t, name, t.lease.c.taken_by.is_(None), serves=serves)
+
+
+def _changed(
+    conn: Connection, t: Tables, name: str, *which: ColumnElement[bool], **values: Any
+) -> bool:
+    """Change a lease, if it is one of these."""
+    change = sa.update(t.lease).where(t.lease.c.name == name, *which).values(values)
+    return bool(conn.execute(change).rowcount)
+
+
+def _renewed(t: Tables, ttl: float) -> dict[str, Any]:
+    """What a renewal and a take-over write."""
+    return {"term": t.lease.c.term + 1, "renewed_at": now(), "expires_at": _from_now(ttl)}
+
+
+def _from_now(seconds: float) -> ColumnElement[Any]:
+    return now_plus(sa.literal(seconds, sa.Float()))
 
 
 def read_all(conn: Connection, t: Tables, *, kind: str = INSTANCE) -> list[Lease]:
     """All leases of a kind, by name."""
     lease = t.lease.c
-
-    def build() -> Any:
-        live = sa.case((lease.expires_at > now(), 1), else_=0)
-        soon = now_plus(sa.literal(AHEAD_SECONDS, sa.Float()))
-        ahead = sa.case((lease.renewed_at > soon, 1), else_=0)
-        columns = (
-            lease.name,
-            lease.kind,
-            lease.term,
-            lease.taken_by,
-            live,
-            ahead,
-            lease.started_at,
-            lease.renewed_at,
-            lease.expires_at,
-            lease.label,
-            lease.in_hand,
-            lease.serves,
-            seconds_since(lease.renewed_at),
-        )
-        return sa.select(*columns).where(lease.kind == bindparam("kind")).order_by(lease.name)
-
-    found = conn.execute(t.built("leases", build), {"kind": kind})
-    return [Lease._make(row) for row in found]
+    columns = (
+        lease.name,
+        lease.kind,
+        lease.term,
+        lease.taken_by,
+        sa.case((lease.expires_at > now(), 1), else_=0),
+        sa.case((lease.renewed_at > _from_now(AHEAD_SECONDS), 1), else_=0),
+        lease.started_at,
+        lease.renewed_at,
+        lease.expires_at,
+        lease.label,
+        lease.in_hand,
+        lease.serves,
+        seconds_since(lease.renewed_at),
+    )
+    query = sa.select(*columns).where(lease.kind == kind).order_by(lease.name)
+    return [Lease._make(row) for row in conn.execute(query)]
 
 
 def is_free(conn: Connection, t: Tables, name: str) -> bool:
@@ -258,13 +225,8 @@ def is_free(conn: Connection, t: Tables, name: str) -> bool:
     instance that waits for it loses its own lease."""
     if not t.database.row_locks:
         return True
-    lease = t.lease.c
-
-    def build() -> Any:
-        query = sa.select(lease.name).where(lease.name == bindparam("whose"))
-        return query.with_for_update(skip_locked=t.database.skip_locked)
-
-    return bool(conn.execute(t.built("lease_free", build), {"whose": name}).all())
+    query = sa.select(t.lease.c.name).where(t.lease.c.name == name)
+    return bool(conn.execute(query.with_for_update(skip_locked=t.database.skip_locked)).all())
 
 
 def restart_ttl(conn: Connection, t: Tables, seen: Lease) -> bool:
@@ -275,24 +237,13 @@ def restart_ttl(conn: Connection, t: Tables, seen: Lease) -> bool:
     It names the term that was read: after a renewal, a take-over or another restart it changes
     nothing.
     """
-    lease = t.lease.c
-
-    def build() -> sa.Update:
-        return (
-            sa.update(t.lease)
-            .where(
-                lease.name == bindparam("whose"),
-                lease.term == bindparam("seen"),
-                lease.renewed_at > now(),
-            )
-            .values(renewed_at=now(), expires_at=now_plus(bindparam("ttl", type_=sa.Float())))
-        )
-
     if not is_free(conn, t, seen.name):
         return False
+    lease = t.lease.c
+    ahead = (lease.term == seen.term, lease.renewed_at > now())
     ttl = max(0.0, (seen.expires_at - seen.renewed_at).total_seconds())
-    params = {"whose": seen.name, "seen": seen.term, "ttl": ttl}
-    return bool(conn.execute(t.built("restart_ttl", build), params).rowcount)
+    times = {"renewed_at": now(), "expires_at": _from_now(ttl)}
+    return _changed(conn, t, seen.name, *ahead, **times)
 
 
 def take_over(conn: Connection, t: Tables, seen: Lease, *, me: str, ttl: float) -> bool:
@@ -301,48 +252,24 @@ def take_over(conn: Connection, t: Tables, seen: Lease, *, me: str, ttl: float) 
     Names the term that was read, so a renewal or another take-over in between makes it fail. It
     does not wait for a locked lease.
     """
-    lease = t.lease.c
-
-    def build() -> sa.Update:
-        return (
-            sa.update(t.lease)
-            .where(
-                lease.name == bindparam("dead"),
-                lease.term == bindparam("seen"),
-                lease.expires_at <= now(),
-            )
-            .values(
-                term=lease.term + 1,
-                taken_by=bindparam("me"),
-                renewed_at=now(),
-                expires_at=now_plus(bindparam("ttl", type_=sa.Float())),
-            )
-        )
-
     if not is_free(conn, t, seen.name):
         return False
-    params = {"dead": seen.name, "seen": seen.term, "me": me, "ttl": ttl}
-    return bool(conn.execute(t.built("take_over", build), params).rowcount)
+    lease = t.lease.c
+    expired = (lease.term == seen.term, lease.expires_at <= now())
+    return _changed(conn, t, seen.name, *expired, taken_by=me, **_renewed(t, ttl))
 
 
 def take_over_live(conn: Connection, t: Tables, name: str, *, me: str, ttl: float) -> bool:
     """Declare an instance dead although its lease is live: an operator's decision (`release`)."""
-    lease = t.lease.c
-    until = now_plus(sa.literal(ttl, sa.Float()))
-    change = (
-        sa.update(t.lease)
-        .where(lease.name == name, lease.taken_by.is_(None))
-        .values(term=lease.term + 1, taken_by=me, renewed_at=now(), expires_at=until)
-    )
-    return bool(conn.execute(change).rowcount)
+    live = t.lease.c.taken_by.is_(None)
+    return _changed(conn, t, name, live, taken_by=me, **_renewed(t, ttl))
 
 
 def leave(conn: Connection, t: Tables, name: str, *, taken_by: str) -> bool:
     """Expire a lease that we took over: the next recovery continues with it."""
     lease = t.lease.c
-    mine = (lease.name == name, lease.taken_by == taken_by)
-    change = sa.update(t.lease).where(*mine).values(term=lease.term + 1, expires_at=now())
-    return bool(conn.execute(change).rowcount)
+    ours = lease.taken_by == taken_by
+    return _changed(conn, t, name, ours, term=lease.term + 1, expires_at=now())
 
 
 def drop(conn: Connection, t: Tables, name: str, *, taken_by: str | None = None) -> bool:
@@ -350,5 +277,5 @@ def drop(conn: Connection, t: Tables, name: str, *, taken_by: str | None = None)
     if not is_free(conn, t, name):
         return False
     lease = t.lease.c
-    holder = lease.taken_by.is_(None) if taken_by is None else lease.taken_by == taken_by
-    return bool(conn.execute(sa.delete(t.lease).where(lease.name == name, holder)).rowcount)
+    gone = sa.delete(t.lease).where(lease.name == name, lease.taken_by == taken_by)
+    return bool(conn.execute(gone).rowcount)
