@@ -671,12 +671,11 @@ WHERE b.mw_open_object = '~msgworker.running~' AND b.claimed_by IS NULL AND b.ms
 SELECT f.i, f.n
 FROM (SELECT a.msg_id + 0 AS i, coalesce(a.error_try_times, 0) AS n
 FROM msgworker_message AS a FORCE INDEX (msgworker_message_guard)
-WHERE a.mw_running_object IS NOT NULL AND a.claimed_by IS NULL AND a.msg_id + 0 > %s AND
-    coalesce(a.claimed_at, a.created_at) IS NULL UNION ALL SELECT b.msg_id + 0 AS i,
-    coalesce(b.error_try_times, 0) AS n
+WHERE a.mw_running_object IS NOT NULL AND a.claimed_by IS NULL AND coalesce(a.claimed_at, a.created_at) IS
+    NULL UNION ALL SELECT b.msg_id + 0 AS i, coalesce(b.error_try_times, 0) AS n
 FROM msgworker_message AS b FORCE INDEX (msgworker_message_object)
-WHERE b.mw_open_object = '~msgworker.running~' AND b.claimed_by IS NULL AND b.msg_id + 0 > %s AND
-    coalesce(b.claimed_at, b.created_at) IS NULL) AS f ORDER BY f.i
+WHERE b.mw_open_object = '~msgworker.running~' AND b.claimed_by IS NULL AND coalesce(b.claimed_at,
+    b.created_at) IS NULL) AS f ORDER BY f.i
  LIMIT %s;
 
 -- recover_foreign: Give these rows of a foreign consumer back, each with a try counted; return how many were

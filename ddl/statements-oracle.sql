@@ -864,62 +864,62 @@ UPDATE msgworker_message SET status=1, available_at=NULL, claimed_by=:mw_me, cla
 SELECT w.s, count(*) AS count_1
 FROM (SELECT msgworker_item.status AS s, msgworker_item.finished_at AS at, msgworker_item.total AS n
 FROM msgworker_item
-WHERE msgworker_item.table_name = :b_table AND msgworker_item.msg_id = :b_msg
+WHERE msgworker_item.table_name = :b_table_name AND msgworker_item.msg_id = :b_msg_id
  FETCH FIRST 100000 ROWS ONLY) w GROUP BY w.s;
 
 -- find: Recorded items by key, behind `after`; at most bounded.SCAN of them are read at once
 SELECT msgworker_item.item_key, msgworker_item.status, msgworker_item.tries, msgworker_item.item_value,
     msgworker_item.last_error, msgworker_item.finished_at
 FROM msgworker_item
-WHERE msgworker_item.table_name = :b_table AND msgworker_item.msg_id = :b_msg AND msgworker_item.item_key >
-    :b_after ORDER BY msgworker_item.item_key
+WHERE msgworker_item.table_name = :b_table_name AND msgworker_item.msg_id = :b_msg_id AND
+    msgworker_item.item_key > :b_after ORDER BY msgworker_item.item_key
  FETCH FIRST 100 ROWS ONLY;
 SELECT msgworker_item.item_key
 FROM msgworker_item
-WHERE msgworker_item.table_name = :b_table AND msgworker_item.msg_id = :b_msg AND msgworker_item.item_key >
-    :b_after ORDER BY msgworker_item.item_key
+WHERE msgworker_item.table_name = :b_table_name AND msgworker_item.msg_id = :b_msg_id AND
+    msgworker_item.item_key > :b_after ORDER BY msgworker_item.item_key
  OFFSET 99999 ROWS
  FETCH FIRST 1 ROWS ONLY;
 SELECT msgworker_item.item_key, msgworker_item.status, msgworker_item.tries, msgworker_item.item_value,
     msgworker_item.last_error, msgworker_item.finished_at
 FROM msgworker_item
-WHERE msgworker_item.table_name = :b_table AND msgworker_item.msg_id = :b_msg AND msgworker_item.item_key >
-    :b_after AND msgworker_item.status = 2 ORDER BY msgworker_item.item_key
+WHERE msgworker_item.table_name = :b_table_name AND msgworker_item.msg_id = :b_msg_id AND
+    msgworker_item.item_key > :b_after AND msgworker_item.status = 2 ORDER BY msgworker_item.item_key
  FETCH FIRST 100 ROWS ONLY;
 SELECT msgworker_item.item_key, msgworker_item.status, msgworker_item.tries, msgworker_item.item_value,
     msgworker_item.last_error, msgworker_item.finished_at
 FROM msgworker_item
-WHERE msgworker_item.table_name = :b_table AND msgworker_item.msg_id = :b_msg AND msgworker_item.item_key >
-    :b_after AND msgworker_item.status != 2 ORDER BY msgworker_item.item_key
+WHERE msgworker_item.table_name = :b_table_name AND msgworker_item.msg_id = :b_msg_id AND
+    msgworker_item.item_key > :b_after AND msgworker_item.status != 2 ORDER BY msgworker_item.item_key
  FETCH FIRST 100 ROWS ONLY;
 
 -- any_recorded: Whether the message has a record at all; at a first try it has none
 SELECT msgworker_item.tries
 FROM msgworker_item
-WHERE msgworker_item.table_name = :b_table AND msgworker_item.msg_id = :b_msg
+WHERE msgworker_item.table_name = :b_table_name AND msgworker_item.msg_id = :b_msg_id
  FETCH FIRST 1 ROWS ONLY;
 
 -- known: The records of these keys, those that are there
 SELECT msgworker_item.item_key, msgworker_item.status, msgworker_item.tries, msgworker_item.item_value
 FROM msgworker_item
-WHERE msgworker_item.table_name = :b_table AND msgworker_item.msg_id = :b_msg AND msgworker_item.item_key IN
-    (/* each of b_keys */);
+WHERE msgworker_item.table_name = :b_table_name AND msgworker_item.msg_id = :b_msg_id AND
+    msgworker_item.item_key IN (/* each of b_keys */);
 SELECT msgworker_item.item_key, msgworker_item.status, msgworker_item.tries, msgworker_item.item_value
 FROM msgworker_item
-WHERE msgworker_item.table_name = :b_table AND msgworker_item.msg_id = :b_msg AND msgworker_item.item_key IN
-    (/* each of b_keys */);
+WHERE msgworker_item.table_name = :b_table_name AND msgworker_item.msg_id = :b_msg_id AND
+    msgworker_item.item_key IN (/* each of b_keys */);
 SELECT msgworker_item.item_key, msgworker_item.status, msgworker_item.tries, msgworker_item.item_value
 FROM msgworker_item
-WHERE msgworker_item.table_name = :b_table AND msgworker_item.msg_id = :b_msg AND msgworker_item.item_key IN
-    (/* each of b_keys */);
+WHERE msgworker_item.table_name = :b_table_name AND msgworker_item.msg_id = :b_msg_id AND
+    msgworker_item.item_key IN (/* each of b_keys */);
 SELECT msgworker_item.item_key, msgworker_item.status, msgworker_item.tries, msgworker_item.item_value
 FROM msgworker_item
-WHERE msgworker_item.table_name = :b_table AND msgworker_item.msg_id = :b_msg AND msgworker_item.item_key IN
-    (/* each of b_keys */);
+WHERE msgworker_item.table_name = :b_table_name AND msgworker_item.msg_id = :b_msg_id AND
+    msgworker_item.item_key IN (/* each of b_keys */);
 SELECT msgworker_item.item_key, msgworker_item.status, msgworker_item.tries, msgworker_item.item_value
 FROM msgworker_item
-WHERE msgworker_item.table_name = :b_table AND msgworker_item.msg_id = :b_msg AND msgworker_item.item_key IN
-    (/* each of b_keys */);
+WHERE msgworker_item.table_name = :b_table_name AND msgworker_item.msg_id = :b_msg_id AND
+    msgworker_item.item_key IN (/* each of b_keys */);
 
 -- record: Write records, and insert what they send, in the caller's transaction; False, and nothing is written,
 --     if the claim is lost
@@ -940,13 +940,13 @@ WHERE msgworker_message.msg_id = :b_msg AND msgworker_message.status = 1 AND msg
 SELECT f.i
 FROM (SELECT /*+ FIRST_ROWS(100) INDEX(a msgworker_message_guard) */ a.msg_id + 0 AS i
 FROM msgworker_message a
-WHERE CASE WHEN (a.status = 1) THEN a.object_id END IS NOT NULL AND a.claimed_by = :mw_me AND a.msg_id + 0 >
-    :after UNION ALL SELECT /*+ FIRST_ROWS(100) INDEX(b msgworker_message_object) */ b.msg_id + 0 AS i
+WHERE CASE WHEN (a.status = 1) THEN a.object_id END IS NOT NULL AND a.claimed_by = :param_1 AND a.msg_id + 0 >
+    :param_2 UNION ALL SELECT /*+ FIRST_ROWS(100) INDEX(b msgworker_message_object) */ b.msg_id + 0 AS i
 FROM msgworker_message b
 WHERE CASE WHEN (b.status IN (0, 1) OR b.status = -1 AND coalesce(b.error_try_times, 0) < 3) THEN
     coalesce(b.object_id, CASE WHEN (b.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
-    = '~msgworker.running~' AND b.claimed_by = :mw_me AND b.msg_id + 0 > :after) f ORDER BY f.i
- FETCH FIRST :rows ROWS ONLY;
+    = '~msgworker.running~' AND b.claimed_by = :param_1 AND b.msg_id + 0 > :param_6) f ORDER BY f.i
+ FETCH FIRST 250 ROWS ONLY;
 
 -- owners: All instance ids in running rows
 SELECT DISTINCT f.o
@@ -964,13 +964,13 @@ WHERE CASE WHEN (b.status IN (0, 1) OR b.status = -1 AND coalesce(b.error_try_ti
 SELECT msgworker_message.msg_id
 FROM msgworker_message
 WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status = 1 AND
-    msgworker_message.claimed_by = :mw_me ORDER BY msgworker_message.msg_id FOR UPDATE SKIP LOCKED;
+    msgworker_message.claimed_by = :param_1 ORDER BY msgworker_message.msg_id FOR UPDATE SKIP LOCKED;
 
 -- release: Release our own rows without a try; return how many were still ours
 SELECT msgworker_message.msg_id
 FROM msgworker_message
 WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status = 1 AND
-    msgworker_message.claimed_by = :mw_me ORDER BY msgworker_message.msg_id FOR UPDATE SKIP LOCKED;
+    msgworker_message.claimed_by = :param_1 ORDER BY msgworker_message.msg_id FOR UPDATE SKIP LOCKED;
 
 -- foreign: (msg_id, tries) of rows flagged without an owner, lowest first, at most `limit`
 SELECT f.i, f.n
@@ -978,72 +978,73 @@ FROM (SELECT /*+ FIRST_ROWS(100) INDEX(a msgworker_message_guard) */ a.msg_id + 
     coalesce(a.error_try_times, 0) AS n
 FROM msgworker_message a
 WHERE CASE WHEN (a.status = 1) THEN a.object_id END IS NOT NULL AND a.claimed_by IS NULL AND a.msg_id + 0 >
-    :after UNION ALL SELECT /*+ FIRST_ROWS(100) INDEX(b msgworker_message_object) */ b.msg_id + 0 AS i,
+    :param_1 UNION ALL SELECT /*+ FIRST_ROWS(100) INDEX(b msgworker_message_object) */ b.msg_id + 0 AS i,
     coalesce(b.error_try_times, 0) AS n
 FROM msgworker_message b
 WHERE CASE WHEN (b.status IN (0, 1) OR b.status = -1 AND coalesce(b.error_try_times, 0) < 3) THEN
     coalesce(b.object_id, CASE WHEN (b.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
-    = '~msgworker.running~' AND b.claimed_by IS NULL AND b.msg_id + 0 > :after) f ORDER BY f.i
- FETCH FIRST :rows ROWS ONLY;
+    = '~msgworker.running~' AND b.claimed_by IS NULL AND b.msg_id + 0 > :param_5) f ORDER BY f.i
+ FETCH FIRST 250 ROWS ONLY;
 SELECT f.i, f.n
 FROM (SELECT /*+ FIRST_ROWS(100) INDEX(a msgworker_message_guard) */ a.msg_id + 0 AS i,
     coalesce(a.error_try_times, 0) AS n
 FROM msgworker_message a
 WHERE CASE WHEN (a.status = 1) THEN a.object_id END IS NOT NULL AND a.claimed_by IS NULL AND a.msg_id + 0 >
-    :after AND coalesce(a.claimed_at, a.created_at) <= :before UNION ALL SELECT /*+ FIRST_ROWS(100) INDEX(b
+    :param_1 AND coalesce(a.claimed_at, a.created_at) <= :param_2 UNION ALL SELECT /*+ FIRST_ROWS(100) INDEX(b
     msgworker_message_object) */ b.msg_id + 0 AS i, coalesce(b.error_try_times, 0) AS n
 FROM msgworker_message b
 WHERE CASE WHEN (b.status IN (0, 1) OR b.status = -1 AND coalesce(b.error_try_times, 0) < 3) THEN
     coalesce(b.object_id, CASE WHEN (b.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
-    = '~msgworker.running~' AND b.claimed_by IS NULL AND b.msg_id + 0 > :after AND coalesce(b.claimed_at,
-    b.created_at) <= :before) f ORDER BY f.i
- FETCH FIRST :rows ROWS ONLY;
+    = '~msgworker.running~' AND b.claimed_by IS NULL AND b.msg_id + 0 > :param_6 AND coalesce(b.claimed_at,
+    b.created_at) <= :param_7) f ORDER BY f.i
+ FETCH FIRST 250 ROWS ONLY;
 
 -- undated: The rows flagged without an owner whose age is unknown
 SELECT f.i, f.n
 FROM (SELECT /*+ FIRST_ROWS(100) INDEX(a msgworker_message_guard) */ a.msg_id + 0 AS i,
     coalesce(a.error_try_times, 0) AS n
 FROM msgworker_message a
-WHERE CASE WHEN (a.status = 1) THEN a.object_id END IS NOT NULL AND a.claimed_by IS NULL AND a.msg_id + 0 >
-    :after AND coalesce(a.claimed_at, a.created_at) IS NULL UNION ALL SELECT /*+ FIRST_ROWS(100) INDEX(b
+WHERE CASE WHEN (a.status = 1) THEN a.object_id END IS NOT NULL AND a.claimed_by IS NULL AND
+    coalesce(a.claimed_at, a.created_at) IS NULL UNION ALL SELECT /*+ FIRST_ROWS(100) INDEX(b
     msgworker_message_object) */ b.msg_id + 0 AS i, coalesce(b.error_try_times, 0) AS n
 FROM msgworker_message b
 WHERE CASE WHEN (b.status IN (0, 1) OR b.status = -1 AND coalesce(b.error_try_times, 0) < 3) THEN
     coalesce(b.object_id, CASE WHEN (b.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
-    = '~msgworker.running~' AND b.claimed_by IS NULL AND b.msg_id + 0 > :after AND coalesce(b.claimed_at,
-    b.created_at) IS NULL) f ORDER BY f.i
- FETCH FIRST :rows ROWS ONLY;
+    = '~msgworker.running~' AND b.claimed_by IS NULL AND coalesce(b.claimed_at, b.created_at) IS NULL) f ORDER
+    BY f.i
+ FETCH FIRST 5 ROWS ONLY;
 
 -- recover_foreign: Give these rows of a foreign consumer back, each with a try counted; return how many were
 --     still flagged without an owner and with so many tries
 SELECT msgworker_message.msg_id
 FROM msgworker_message
 WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status = 1 AND
-    msgworker_message.claimed_by IS NULL AND coalesce(msgworker_message.error_try_times, 0) = :mw_tries ORDER
-    BY msgworker_message.msg_id FOR UPDATE SKIP LOCKED;
+    msgworker_message.claimed_by IS NULL AND coalesce(msgworker_message.error_try_times, 0) = :coalesce_1
+    ORDER BY msgworker_message.msg_id FOR UPDATE SKIP LOCKED;
 
 -- ==================== lease: Expiring rights to a name
 
 -- register: Take a new lease
 INSERT INTO msgworker_lease (name, kind, term, expires_at, started_at, renewed_at, label, serves) VALUES
-    (:mw_name, :kind, 0, (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) + NUMTODSINTERVAL(:mw_ttl,
+    (:name, :kind, 0, (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) + NUMTODSINTERVAL(:param_1,
     'SECOND')), CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP), CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS
-    TIMESTAMP), :mw_label, :mw_serves);
+    TIMESTAMP), :label, :serves);
 
 -- is_kept: Whether a lease just registered reads as it was written: not cut, padded or changed
 SELECT msgworker_lease.name
 FROM msgworker_lease
-WHERE msgworker_lease.name = :me;
+WHERE msgworker_lease.name = :name_1;
 
 -- renew: Extend our lease; False = it was taken over, or is over
 UPDATE msgworker_lease SET term=(msgworker_lease.term + :term_1), expires_at=(CAST(SYSTIMESTAMP AT TIME ZONE
-    'UTC' AS TIMESTAMP) + NUMTODSINTERVAL(:ttl, 'SECOND')), renewed_at=CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS
-    TIMESTAMP), in_hand=:hand, serves=:mw_serves WHERE msgworker_lease.name = :me AND msgworker_lease.taken_by
-    IS NULL AND msgworker_lease.expires_at > CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP);
+    'UTC' AS TIMESTAMP) + NUMTODSINTERVAL(:param_1, 'SECOND')), renewed_at=CAST(SYSTIMESTAMP AT TIME ZONE
+    'UTC' AS TIMESTAMP), in_hand=:in_hand, serves=:serves WHERE msgworker_lease.name = :name_1 AND
+    msgworker_lease.taken_by IS NULL AND msgworker_lease.expires_at > CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS
+    TIMESTAMP);
 UPDATE msgworker_lease SET term=(msgworker_lease.term + :term_1), expires_at=(CAST(SYSTIMESTAMP AT TIME ZONE
-    'UTC' AS TIMESTAMP) + NUMTODSINTERVAL(:ttl, 'SECOND')), renewed_at=CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS
-    TIMESTAMP), in_hand=:hand WHERE msgworker_lease.name = :me AND msgworker_lease.taken_by IS NULL AND
-    msgworker_lease.expires_at > CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP);
+    'UTC' AS TIMESTAMP) + NUMTODSINTERVAL(:param_1, 'SECOND')), renewed_at=CAST(SYSTIMESTAMP AT TIME ZONE
+    'UTC' AS TIMESTAMP), in_hand=:in_hand WHERE msgworker_lease.name = :name_1 AND msgworker_lease.taken_by IS
+    NULL AND msgworker_lease.expires_at > CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP);
 
 -- read_all: All leases of a kind, by name
 SELECT msgworker_lease.name, msgworker_lease.kind, msgworker_lease.term, msgworker_lease.taken_by, CASE WHEN
@@ -1058,17 +1059,17 @@ SELECT msgworker_lease.name, msgworker_lease.kind, msgworker_lease.term, msgwork
     CAST(msgworker_lease.renewed_at AS TIMESTAMP))) * 60 + EXTRACT(SECOND FROM (CAST(SYSTIMESTAMP AT TIME ZONE
     'UTC' AS TIMESTAMP) - CAST(msgworker_lease.renewed_at AS TIMESTAMP))) * 1) AS anon_3
 FROM msgworker_lease
-WHERE msgworker_lease.kind = :kind ORDER BY msgworker_lease.name;
+WHERE msgworker_lease.kind = :kind_1 ORDER BY msgworker_lease.name;
 
 -- take_over: Declare the holder of an expired lease dead; True for the one winner
 SELECT msgworker_lease.name
 FROM msgworker_lease
-WHERE msgworker_lease.name = :whose FOR UPDATE SKIP LOCKED;
+WHERE msgworker_lease.name = :name_1 FOR UPDATE SKIP LOCKED;
 
 -- restart_ttl: Restart a lease's time from now, after the database's clock was set back (`ahead`)
 SELECT msgworker_lease.name
 FROM msgworker_lease
-WHERE msgworker_lease.name = :whose FOR UPDATE SKIP LOCKED;
+WHERE msgworker_lease.name = :name_1 FOR UPDATE SKIP LOCKED;
 
 -- take_over_live: Declare an instance dead although its lease is live: an operator's decision (`release`)
 UPDATE msgworker_lease SET term=(msgworker_lease.term + :term_1), taken_by=:taken_by,
@@ -1083,7 +1084,7 @@ UPDATE msgworker_lease SET term=(msgworker_lease.term + :term_1), expires_at=CAS
 -- drop: Delete a lease: our own (taken_by None) or one that we took over; a locked one is left
 SELECT msgworker_lease.name
 FROM msgworker_lease
-WHERE msgworker_lease.name = :whose FOR UPDATE SKIP LOCKED;
+WHERE msgworker_lease.name = :name_1 FOR UPDATE SKIP LOCKED;
 
 -- ==================== schedules: Schedules: a row each in `msgworker_schedule`, which any instance may fire
 

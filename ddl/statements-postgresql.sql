@@ -664,63 +664,63 @@ FROM finished;
 SELECT w.s, count(*) AS count_1
 FROM (SELECT msgworker_item.status AS s, msgworker_item.finished_at AS at, msgworker_item.total AS n
 FROM msgworker_item
-WHERE msgworker_item.table_name = %(b_table)s::VARCHAR AND msgworker_item.msg_id = %(b_msg)s::BIGINT
+WHERE msgworker_item.table_name = %(b_table_name)s::VARCHAR AND msgworker_item.msg_id = %(b_msg_id)s::BIGINT
  LIMIT %(param_1)s::INTEGER) AS w GROUP BY w.s;
 
 -- find: Recorded items by key, behind `after`; at most bounded.SCAN of them are read at once
 SELECT msgworker_item.item_key, msgworker_item.status, msgworker_item.tries, msgworker_item.item_value,
     msgworker_item.last_error, msgworker_item.finished_at
 FROM msgworker_item
-WHERE msgworker_item.table_name = %(b_table)s::VARCHAR AND msgworker_item.msg_id = %(b_msg)s::BIGINT AND
-    msgworker_item.item_key > %(b_after)s::VARCHAR ORDER BY msgworker_item.item_key
+WHERE msgworker_item.table_name = %(b_table_name)s::VARCHAR AND msgworker_item.msg_id = %(b_msg_id)s::BIGINT
+    AND msgworker_item.item_key > %(b_after)s::VARCHAR ORDER BY msgworker_item.item_key
  LIMIT %(param_1)s::INTEGER;
 SELECT msgworker_item.item_key
 FROM msgworker_item
-WHERE msgworker_item.table_name = %(b_table)s::VARCHAR AND msgworker_item.msg_id = %(b_msg)s::BIGINT AND
-    msgworker_item.item_key > %(b_after)s::VARCHAR ORDER BY msgworker_item.item_key
+WHERE msgworker_item.table_name = %(b_table_name)s::VARCHAR AND msgworker_item.msg_id = %(b_msg_id)s::BIGINT
+    AND msgworker_item.item_key > %(b_after)s::VARCHAR ORDER BY msgworker_item.item_key
  LIMIT %(param_1)s::INTEGER OFFSET %(param_2)s::INTEGER;
 SELECT msgworker_item.item_key, msgworker_item.status, msgworker_item.tries, msgworker_item.item_value,
     msgworker_item.last_error, msgworker_item.finished_at
 FROM msgworker_item
-WHERE msgworker_item.table_name = %(b_table)s::VARCHAR AND msgworker_item.msg_id = %(b_msg)s::BIGINT AND
-    msgworker_item.item_key > %(b_after)s::VARCHAR AND msgworker_item.status = 2 ORDER BY
+WHERE msgworker_item.table_name = %(b_table_name)s::VARCHAR AND msgworker_item.msg_id = %(b_msg_id)s::BIGINT
+    AND msgworker_item.item_key > %(b_after)s::VARCHAR AND msgworker_item.status = 2 ORDER BY
     msgworker_item.item_key
  LIMIT %(param_1)s::INTEGER;
 SELECT msgworker_item.item_key, msgworker_item.status, msgworker_item.tries, msgworker_item.item_value,
     msgworker_item.last_error, msgworker_item.finished_at
 FROM msgworker_item
-WHERE msgworker_item.table_name = %(b_table)s::VARCHAR AND msgworker_item.msg_id = %(b_msg)s::BIGINT AND
-    msgworker_item.item_key > %(b_after)s::VARCHAR AND msgworker_item.status != 2 ORDER BY
+WHERE msgworker_item.table_name = %(b_table_name)s::VARCHAR AND msgworker_item.msg_id = %(b_msg_id)s::BIGINT
+    AND msgworker_item.item_key > %(b_after)s::VARCHAR AND msgworker_item.status != 2 ORDER BY
     msgworker_item.item_key
  LIMIT %(param_1)s::INTEGER;
 
 -- any_recorded: Whether the message has a record at all; at a first try it has none
 SELECT msgworker_item.tries
 FROM msgworker_item
-WHERE msgworker_item.table_name = %(b_table)s::VARCHAR AND msgworker_item.msg_id = %(b_msg)s::BIGINT
+WHERE msgworker_item.table_name = %(b_table_name)s::VARCHAR AND msgworker_item.msg_id = %(b_msg_id)s::BIGINT
  LIMIT %(param_1)s::INTEGER;
 
 -- known: The records of these keys, those that are there
 SELECT msgworker_item.item_key, msgworker_item.status, msgworker_item.tries, msgworker_item.item_value
 FROM msgworker_item
-WHERE msgworker_item.table_name = %(b_table)s::VARCHAR AND msgworker_item.msg_id = %(b_msg)s::BIGINT AND
-    msgworker_item.item_key IN (/* each of b_keys */);
+WHERE msgworker_item.table_name = %(b_table_name)s::VARCHAR AND msgworker_item.msg_id = %(b_msg_id)s::BIGINT
+    AND msgworker_item.item_key IN (/* each of b_keys */);
 SELECT msgworker_item.item_key, msgworker_item.status, msgworker_item.tries, msgworker_item.item_value
 FROM msgworker_item
-WHERE msgworker_item.table_name = %(b_table)s::VARCHAR AND msgworker_item.msg_id = %(b_msg)s::BIGINT AND
-    msgworker_item.item_key IN (/* each of b_keys */);
+WHERE msgworker_item.table_name = %(b_table_name)s::VARCHAR AND msgworker_item.msg_id = %(b_msg_id)s::BIGINT
+    AND msgworker_item.item_key IN (/* each of b_keys */);
 SELECT msgworker_item.item_key, msgworker_item.status, msgworker_item.tries, msgworker_item.item_value
 FROM msgworker_item
-WHERE msgworker_item.table_name = %(b_table)s::VARCHAR AND msgworker_item.msg_id = %(b_msg)s::BIGINT AND
-    msgworker_item.item_key IN (/* each of b_keys */);
+WHERE msgworker_item.table_name = %(b_table_name)s::VARCHAR AND msgworker_item.msg_id = %(b_msg_id)s::BIGINT
+    AND msgworker_item.item_key IN (/* each of b_keys */);
 SELECT msgworker_item.item_key, msgworker_item.status, msgworker_item.tries, msgworker_item.item_value
 FROM msgworker_item
-WHERE msgworker_item.table_name = %(b_table)s::VARCHAR AND msgworker_item.msg_id = %(b_msg)s::BIGINT AND
-    msgworker_item.item_key IN (/* each of b_keys */);
+WHERE msgworker_item.table_name = %(b_table_name)s::VARCHAR AND msgworker_item.msg_id = %(b_msg_id)s::BIGINT
+    AND msgworker_item.item_key IN (/* each of b_keys */);
 SELECT msgworker_item.item_key, msgworker_item.status, msgworker_item.tries, msgworker_item.item_value
 FROM msgworker_item
-WHERE msgworker_item.table_name = %(b_table)s::VARCHAR AND msgworker_item.msg_id = %(b_msg)s::BIGINT AND
-    msgworker_item.item_key IN (/* each of b_keys */);
+WHERE msgworker_item.table_name = %(b_table_name)s::VARCHAR AND msgworker_item.msg_id = %(b_msg_id)s::BIGINT
+    AND msgworker_item.item_key IN (/* each of b_keys */);
 
 -- record: Write records, and insert what they send, in the caller's transaction; False, and nothing is written,
 --     if the claim is lost
@@ -741,9 +741,9 @@ WHERE msgworker_message.msg_id = %(b_msg)s::BIGINT AND msgworker_message.status 
 SELECT f.i
 FROM (SELECT a.msg_id + 0 AS i
 FROM msgworker_message AS a
-WHERE a.status = 1 AND a.claimed_by = %(mw_me)s::VARCHAR AND a.msg_id + 0 > %(after)s::BIGINT) AS f ORDER BY
-    f.i
- LIMIT %(rows)s::INTEGER;
+WHERE a.status = 1 AND a.claimed_by = %(param_1)s::VARCHAR AND a.msg_id + 0 > %(param_2)s::BIGINT) AS f ORDER
+    BY f.i
+ LIMIT %(param_3)s::INTEGER;
 
 -- owners: All instance ids in running rows
 SELECT DISTINCT f.o
@@ -756,36 +756,36 @@ WHERE a.status = 1 AND a.claimed_by IS NOT NULL) AS f;
 SELECT msgworker_message.msg_id
 FROM msgworker_message
 WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status > 0 AND
-    msgworker_message.status < 2 AND msgworker_message.claimed_by = %(mw_me)s::VARCHAR ORDER BY
+    msgworker_message.status < 2 AND msgworker_message.claimed_by = %(param_1)s::VARCHAR ORDER BY
     msgworker_message.msg_id FOR UPDATE SKIP LOCKED;
 
 -- release: Release our own rows without a try; return how many were still ours
 SELECT msgworker_message.msg_id
 FROM msgworker_message
 WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status > 0 AND
-    msgworker_message.status < 2 AND msgworker_message.claimed_by = %(mw_me)s::VARCHAR ORDER BY
+    msgworker_message.status < 2 AND msgworker_message.claimed_by = %(param_1)s::VARCHAR ORDER BY
     msgworker_message.msg_id FOR UPDATE SKIP LOCKED;
 
 -- foreign: (msg_id, tries) of rows flagged without an owner, lowest first, at most `limit`
 SELECT f.i, f.n
 FROM (SELECT a.msg_id + 0 AS i, coalesce(a.error_try_times, 0) AS n
 FROM msgworker_message AS a
-WHERE a.status = 1 AND a.claimed_by IS NULL AND a.msg_id + 0 > %(after)s::BIGINT) AS f ORDER BY f.i
- LIMIT %(rows)s::INTEGER;
+WHERE a.status = 1 AND a.claimed_by IS NULL AND a.msg_id + 0 > %(param_1)s::BIGINT) AS f ORDER BY f.i
+ LIMIT %(param_2)s::INTEGER;
 SELECT f.i, f.n
 FROM (SELECT a.msg_id + 0 AS i, coalesce(a.error_try_times, 0) AS n
 FROM msgworker_message AS a
-WHERE a.status = 1 AND a.claimed_by IS NULL AND a.msg_id + 0 > %(after)s::BIGINT AND coalesce(a.claimed_at,
-    a.created_at) <= %(before)s::TIMESTAMP WITH TIME ZONE) AS f ORDER BY f.i
- LIMIT %(rows)s::INTEGER;
+WHERE a.status = 1 AND a.claimed_by IS NULL AND a.msg_id + 0 > %(param_1)s::BIGINT AND coalesce(a.claimed_at,
+    a.created_at) <= %(param_2)s::TIMESTAMP WITH TIME ZONE) AS f ORDER BY f.i
+ LIMIT %(param_3)s::INTEGER;
 
 -- undated: The rows flagged without an owner whose age is unknown
 SELECT f.i, f.n
 FROM (SELECT a.msg_id + 0 AS i, coalesce(a.error_try_times, 0) AS n
 FROM msgworker_message AS a
-WHERE a.status = 1 AND a.claimed_by IS NULL AND a.msg_id + 0 > %(after)s::BIGINT AND coalesce(a.claimed_at,
-    a.created_at) IS NULL) AS f ORDER BY f.i
- LIMIT %(rows)s::INTEGER;
+WHERE a.status = 1 AND a.claimed_by IS NULL AND coalesce(a.claimed_at, a.created_at) IS NULL) AS f ORDER BY
+    f.i
+ LIMIT %(param_1)s::INTEGER;
 
 -- recover_foreign: Give these rows of a foreign consumer back, each with a try counted; return how many were
 --     still flagged without an owner and with so many tries
@@ -793,30 +793,30 @@ SELECT msgworker_message.msg_id
 FROM msgworker_message
 WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status > 0 AND
     msgworker_message.status < 2 AND msgworker_message.claimed_by IS NULL AND
-    coalesce(msgworker_message.error_try_times, 0) = %(mw_tries)s::INTEGER ORDER BY msgworker_message.msg_id
-    FOR UPDATE SKIP LOCKED;
+    coalesce(msgworker_message.error_try_times, 0) = %(coalesce_1)s::SMALLINT ORDER BY
+    msgworker_message.msg_id FOR UPDATE SKIP LOCKED;
 
 -- ==================== lease: Expiring rights to a name
 
 -- register: Take a new lease
 INSERT INTO msgworker_lease (name, kind, term, expires_at, started_at, renewed_at, label, serves) VALUES
-    (%(mw_name)s::VARCHAR, %(kind)s::VARCHAR, 0, (statement_timestamp() + make_interval(secs => %(mw_ttl)s)),
-    statement_timestamp(), statement_timestamp(), %(mw_label)s::VARCHAR, %(mw_serves)s::VARCHAR);
+    (%(name)s::VARCHAR, %(kind)s::VARCHAR, 0, (statement_timestamp() + make_interval(secs => %(param_1)s)),
+    statement_timestamp(), statement_timestamp(), %(label)s::VARCHAR, %(serves)s::VARCHAR);
 
 -- is_kept: Whether a lease just registered reads as it was written: not cut, padded or changed
 SELECT msgworker_lease.name
 FROM msgworker_lease
-WHERE msgworker_lease.name = %(me)s::VARCHAR;
+WHERE msgworker_lease.name = %(name_1)s::VARCHAR;
 
 -- renew: Extend our lease; False = it was taken over, or is over
 UPDATE msgworker_lease SET term=(msgworker_lease.term + %(term_1)s::BIGINT), expires_at=(statement_timestamp()
-    + make_interval(secs => %(ttl)s)), renewed_at=statement_timestamp(), in_hand=%(hand)s::INTEGER,
-    serves=%(mw_serves)s::VARCHAR WHERE msgworker_lease.name = %(me)s::VARCHAR AND msgworker_lease.taken_by IS
-    NULL AND msgworker_lease.expires_at > statement_timestamp();
+    + make_interval(secs => %(param_1)s)), renewed_at=statement_timestamp(), in_hand=%(in_hand)s::INTEGER,
+    serves=%(serves)s::VARCHAR WHERE msgworker_lease.name = %(name_1)s::VARCHAR AND msgworker_lease.taken_by
+    IS NULL AND msgworker_lease.expires_at > statement_timestamp();
 UPDATE msgworker_lease SET term=(msgworker_lease.term + %(term_1)s::BIGINT), expires_at=(statement_timestamp()
-    + make_interval(secs => %(ttl)s)), renewed_at=statement_timestamp(), in_hand=%(hand)s::INTEGER WHERE
-    msgworker_lease.name = %(me)s::VARCHAR AND msgworker_lease.taken_by IS NULL AND msgworker_lease.expires_at
-    > statement_timestamp();
+    + make_interval(secs => %(param_1)s)), renewed_at=statement_timestamp(), in_hand=%(in_hand)s::INTEGER
+    WHERE msgworker_lease.name = %(name_1)s::VARCHAR AND msgworker_lease.taken_by IS NULL AND
+    msgworker_lease.expires_at > statement_timestamp();
 
 -- read_all: All leases of a kind, by name
 SELECT msgworker_lease.name, msgworker_lease.kind, msgworker_lease.term, msgworker_lease.taken_by, CASE WHEN
@@ -827,17 +827,17 @@ SELECT msgworker_lease.name, msgworker_lease.kind, msgworker_lease.term, msgwork
     msgworker_lease.in_hand, msgworker_lease.serves, (CAST(extract(epoch FROM statement_timestamp()) AS
     float8) - CAST(extract(epoch FROM msgworker_lease.renewed_at) AS float8)) AS anon_3
 FROM msgworker_lease
-WHERE msgworker_lease.kind = %(kind)s::VARCHAR ORDER BY msgworker_lease.name;
+WHERE msgworker_lease.kind = %(kind_1)s::VARCHAR ORDER BY msgworker_lease.name;
 
 -- take_over: Declare the holder of an expired lease dead; True for the one winner
 SELECT msgworker_lease.name
 FROM msgworker_lease
-WHERE msgworker_lease.name = %(whose)s::VARCHAR FOR UPDATE SKIP LOCKED;
+WHERE msgworker_lease.name = %(name_1)s::VARCHAR FOR UPDATE SKIP LOCKED;
 
 -- restart_ttl: Restart a lease's time from now, after the database's clock was set back (`ahead`)
 SELECT msgworker_lease.name
 FROM msgworker_lease
-WHERE msgworker_lease.name = %(whose)s::VARCHAR FOR UPDATE SKIP LOCKED;
+WHERE msgworker_lease.name = %(name_1)s::VARCHAR FOR UPDATE SKIP LOCKED;
 
 -- take_over_live: Declare an instance dead although its lease is live: an operator's decision (`release`)
 UPDATE msgworker_lease SET term=(msgworker_lease.term + %(term_1)s::BIGINT), taken_by=%(taken_by)s::VARCHAR,
@@ -851,7 +851,7 @@ UPDATE msgworker_lease SET term=(msgworker_lease.term + %(term_1)s::BIGINT), exp
 -- drop: Delete a lease: our own (taken_by None) or one that we took over; a locked one is left
 SELECT msgworker_lease.name
 FROM msgworker_lease
-WHERE msgworker_lease.name = %(whose)s::VARCHAR FOR UPDATE SKIP LOCKED;
+WHERE msgworker_lease.name = %(name_1)s::VARCHAR FOR UPDATE SKIP LOCKED;
 
 -- ==================== schedules: Schedules: a row each in `msgworker_schedule`, which any instance may fire
 

@@ -728,8 +728,8 @@ WHERE a.status = 1 AND a.claimed_by IS NULL AND a.msg_id + 0 > ? AND coalesce(a.
 SELECT f.i, f.n
 FROM (SELECT a.msg_id + 0 AS i, coalesce(a.error_try_times, 0) AS n
 FROM msgworker_message AS a
-WHERE a.status = 1 AND a.claimed_by IS NULL AND a.msg_id + 0 > ? AND coalesce(a.claimed_at, a.created_at) IS
-    NULL) AS f ORDER BY f.i
+WHERE a.status = 1 AND a.claimed_by IS NULL AND coalesce(a.claimed_at, a.created_at) IS NULL) AS f ORDER BY
+    f.i
  LIMIT ? OFFSET ?;
 
 -- recover_foreign: Give these rows of a foreign consumer back, each with a try counted; return how many were

@@ -7,24 +7,23 @@ kills its process would kill one process after the other.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy import ColumnElement, Connection, Select, bindparam
+from sqlalchemy import ColumnElement, Connection
 
-from msgworker.db import UtcDateTime, fetch, now, utc_of, whole_number
+from msgworker.db import AnyText, UtcDateTime, fetch, now, utc_of, whole_number
 from msgworker.message import Status
 from msgworker.payload import shown
 from msgworker.store import tries
+from msgworker.store.bounded import an_id
 from msgworker.store.rows import (
-    ME,
     MIN_ID,
     Row,
     Wanted,
+    among_ids,
     check_written,
     of_running,
     or_zero,
@@ -42,38 +41,28 @@ Owner = str | bytes
 """The value of `claimed_by`; bytes only where columns hold to no type and it was not us."""
 
 
-def _who(owner: Owner) -> ColumnElement[Any]:
-    return ME if isinstance(owner, str) else bindparam("mw_me", type_=sa.LargeBinary())
-
-
 def flagged_by(
     conn: Connection, t: Tables, instance_id: Owner, *, after: int = MIN_ID, limit: int = BATCH
 ) -> list[int]:
     """The msg_ids above `after` flagged by an instance, lowest first, at most `limit`."""
     if not t.has("claimed_by"):
         return []
-
-    def build() -> Any:
-        who = _who(instance_id)
-        rows = of_running(
-            t, lambda c: [_unordered(c).label("i")], lambda c: [_owner(c) == who, _behind(c)]
-        )
-        return _first(rows)
-
-    params = {"mw_me": instance_id, "rows": limit, "after": after}
-    return list(conn.scalars(t.built(("flagged_by", type(instance_id)), build), params))
+    who = _value(instance_id)
+    rows = of_running(
+        t,
+        lambda c: [_unordered(c).label("i")],
+        lambda c: [_owner(c) == who, _unordered(c) > an_id(after)],
+    )
+    f = rows.subquery("f").c
+    return list(conn.scalars(sa.select(f.i).order_by(f.i).limit(limit)))
 
 
 def owners(conn: Connection, t: Tables) -> list[Owner]:
     """All instance ids in running rows."""
     if not t.has("claimed_by"):
         return []
-
-    def build() -> Any:
-        owned = of_running(t, lambda c: [_owner(c).label("o")], lambda c: [_owner(c).is_not(None)])
-        return sa.select(owned.subquery("f").c.o).distinct()
-
-    return [row[0] for row in fetch(conn, t.built("owners", build), {})]
+    owned = of_running(t, lambda c: [_owner(c).label("o")], lambda c: [_owner(c).is_not(None)])
+    return [row[0] for row in fetch(conn, sa.select(owned.subquery("f").c.o).distinct(), {})]
 
 
 def recover(
@@ -91,13 +80,8 @@ def recover(
     In the caller's transaction; at most BATCH ids. Rows that were settled meanwhile, or are locked,
     are left.
     """
-
-    def whose(c: Cols) -> list[ColumnElement[bool]]:
-        return [t.mine(c, _who(dead_id))]
-
-    by = shown(dead_id)
-    key = f"recover {type(dead_id).__name__}"
-    return _recover(conn, t, key, ids, whose, {"mw_me": dead_id}, by=by, text=text, into=into)
+    whose = [t.mine(t.cols(), _value(dead_id))]
+    return _recover(conn, t, ids, whose, by=shown(dead_id), text=text, into=into)
 
 
 def recover_foreign(
@@ -107,41 +91,43 @@ def recover_foreign(
     still flagged without an owner and with so many tries. In the caller's transaction; at most
     `max_ids` ids. On a table without owners the caller must know that no instance
     is alive."""
-
-    def whose(c: Cols) -> list[ColumnElement[bool]]:
-        return [t.stands_at(c, Status.PROCESSING), *_of_nobody(c), *t.same_tries(c, True)]
-
-    params = {"mw_tries": seen_tries}
-    return _recover(conn, t, "recover_foreign", ids, whose, params, by=FOREIGN, text=text)
+    c = t.cols()
+    whose = [t.stands_at(c, Status.PROCESSING), *_of_nobody(c), t.tries(c) == seen_tries]
+    return _recover(conn, t, ids, whose, by=FOREIGN, text=text)
 
 
 def _recover(
     conn: Connection,
     t: Tables,
-    key: str,
     ids: Sequence[int],
-    whose: Callable[[Cols], list[ColumnElement[bool]]],
-    params: dict[str, Any],
+    whose: Sequence[ColumnElement[bool]],
     *,
     by: str,
     text: str,
     into: list[int] | None = None,
 ) -> int:
-    def build() -> sa.Update:
-        c = t.cols()
-        change = sa.update(t.message).where(t.among(c.msg_id), *whose(c))
-        return change.ordered_values(*t.tries_last(_recovered_values(t)))
-
     # Locked, so that exactly the rows that are given back get a try in their history.
-    mine = _locked(conn, t, key, ids, whose, params)
+    mine = _locked(conn, t, ids, whose)
     if not mine:
         return 0
+    c, most = t.cols(), lit(t.spec.max_tries)
+    failed, crashes = one_more_try(t, most), or_zero(c.crash_times)
+    values = t.values(
+        status=lit(Status.FAILED),
+        error_try_times=failed,
+        crash_times=sa.case((crashes < most, crashes + 1), else_=most),
+        last_error=t.error_text(text),
+        finished_at=sa.case((failed >= most, now())),
+        available_at=sa.null(),
+        claimed_by=sa.null(),
+    )
+    change = sa.update(t.message).where(t.among(c.msg_id), *whose)
+    change = change.ordered_values(*t.tries_last(values))
     wanted = _wanted(conn, t, mine) if t.on_update else {}
-    params |= {"mw_ids": mine, "mw_text": t.error_text(text)}
-    given_back = int(conn.execute(t.built(key, build), params).rowcount)
+    given_back = conn.execute(change, {"mw_ids": mine}).rowcount
     check_written(conn, t, wanted, "its recovery")
-    crashes = [tries.Failure(i, tries.Kind.CRASH, text) for i in mine]
-    tries.keep(conn, t, crashes, instance=by)
+    crashed = [tries.Failure(i, tries.Kind.CRASH, text) for i in mine]
+    tries.keep(conn, t, crashed, instance=by)
     if into is not None:
         into += mine
     return given_back
@@ -149,13 +135,9 @@ def _recover(
 
 def _wanted(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, Wanted]:
     """What these rows will hold: one more try, or all."""
-
-    def build() -> Any:
-        c = t.cols()
-        return sa.select(c.msg_id, t.tries(c).label("n")).where(t.among(c.msg_id))
-
-    found = fetch(conn, t.built("recover_tries", build), {"mw_ids": list(ids)})
-    seen = {row[0]: whole_number(row[1]) for row in found}
+    c = t.cols()
+    query = sa.select(c.msg_id, t.tries(c).label("n")).where(t.among(c.msg_id))
+    seen = {row[0]: whole_number(row[1]) for row in fetch(conn, query, {"mw_ids": list(ids)})}
     most = t.spec.max_tries
     return {
         i: Wanted(Status.FAILED, None if n is None else min(n + 1, most)) for i, n in seen.items()
@@ -164,56 +146,21 @@ def _wanted(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, Wanted
 
 def died(conn: Connection, t: Tables, ids: Sequence[int]) -> list[Row]:
     """Those of the rows that are dead, as they are now."""
-
-    def build() -> Select[Any]:
-        c = t.cols()
-        dead = (t.stands_at(c, Status.FAILED), sa.not_(t.tries_left(c)))
-        return (
-            sa.select(*row_columns(t, c, ahead=False))
-            .where(t.among(c.msg_id), *dead)
-            .order_by(c.msg_id)
-        )
-
-    return rows_of(t, fetch(conn, t.built("died", build), {"mw_ids": list(ids)})) if ids else []
+    c = t.cols()
+    dead = (t.stands_at(c, Status.FAILED), sa.not_(t.tries_left(c)))
+    query = sa.select(*row_columns(t, c, ahead=False)).where(t.among(c.msg_id), *dead)
+    return rows_of(t, fetch(conn, query.order_by(c.msg_id), {"mw_ids": list(ids)})) if ids else []
 
 
 def _locked(
-    conn: Connection,
-    t: Tables,
-    key: str,
-    ids: Sequence[int],
-    whose: Callable[[Cols], list[ColumnElement[bool]]],
-    params: dict[str, Any],
+    conn: Connection, t: Tables, ids: Sequence[int], whose: Sequence[ColumnElement[bool]]
 ) -> list[int]:
     """Lock those rows that still have the same owner, without waiting for rows locked by others."""
-
-    def build() -> Select[Any]:
-        c = t.cols()
-        query = sa.select(c.msg_id).where(t.among(c.msg_id), *whose(c)).order_by(c.msg_id)
-        if not t.database.row_locks:
-            return query
-        return query.with_for_update(skip_locked=t.database.skip_locked)
-
-    if not ids:
-        return []
-    return list(conn.scalars(t.built((key, "held"), build), params | {"mw_ids": list(ids)}))
-
-
-def _recovered_values(t: Tables) -> dict[str, Any]:
     c = t.cols()
-    most = lit(t.spec.max_tries)
-    failed = one_more_try(t, most)
-    crashes = or_zero(c.crash_times)
-    dead = failed >= most
-    return t.values(
-        status=lit(Status.FAILED),
-        error_try_times=failed,
-        crash_times=sa.case((crashes < most, crashes + 1), else_=most),
-        last_error=bindparam("mw_text", type_=sa.String()),
-        finished_at=sa.case((dead, now())),
-        available_at=sa.null(),
-        claimed_by=sa.null(),
-    )
+    query = sa.select(c.msg_id).where(t.among(c.msg_id), *whose).order_by(c.msg_id)
+    if t.database.row_locks:
+        query = query.with_for_update(skip_locked=t.database.skip_locked)
+    return list(conn.scalars(query, {"mw_ids": list(ids)})) if ids else []
 
 
 def foreign(
@@ -229,40 +176,30 @@ def foreign(
     after: only above this msg_id. before: only those claimed (where that is not known: made) until
     this instant; a row of which neither is known is none of them: see `undated`.
     """
-    aged = before is not None
-    params = {"rows": limit, "after": after} | ({"before": before} if aged else {})
-    statement = t.built(("foreign", aged), partial(_foreign, t, _Ages.UNTIL if aged else _Ages.ALL))
-    found = fetch(conn, statement, params)
+
+    def which(c: Cols) -> list[ColumnElement[bool]]:
+        aged = [] if before is None else [flagged_at(c) <= sa.literal(before, UtcDateTime())]
+        return [_unordered(c) > an_id(after), *aged]
+
+    found = _foreign(conn, t, which, limit)
     return [(row[0], tries) for row in found if (tries := whole_number(row[1])) is not None]
 
 
 def undated(conn: Connection, t: Tables, *, limit: int) -> list[int]:
     """The rows flagged without an owner whose age is unknown."""
-    statement = t.built("foreign undated", partial(_foreign, t, _Ages.UNKNOWN))
-    return [row[0] for row in fetch(conn, statement, {"rows": limit, "after": MIN_ID})]
+    return [row[0] for row in _foreign(conn, t, lambda c: [flagged_at(c).is_(None)], limit)]
 
 
-class _Ages(enum.Enum):
-    """Which rows flagged without an owner: until an instant, or of which it is not known."""
-
-    ALL = enum.auto()
-    UNTIL = enum.auto()
-    UNKNOWN = enum.auto()
-
-
-def _foreign(t: Tables, ages: _Ages) -> Any:
-    def where(c: Cols) -> list[ColumnElement[bool]]:
-        found = [*_of_nobody(c), _behind(c)]
-        if ages is _Ages.UNTIL:
-            found.append(flagged_at(c) <= bindparam("before", type_=UtcDateTime()))
-        if ages is _Ages.UNKNOWN:
-            found.append(flagged_at(c).is_(None))
-        return found
-
-    rows = of_running(t, lambda c: [_unordered(c).label("i"), t.tries(c).label("n")], where)
-    rows = rows.subquery("f")
-    limited = bindparam("rows", type_=sa.Integer())
-    return sa.select(rows.c.i, rows.c.n).order_by(rows.c.i).limit(limited)
+def _foreign(
+    conn: Connection, t: Tables, which: Callable[[Cols], list[ColumnElement[bool]]], limit: int
+) -> Sequence[Any]:
+    rows = of_running(
+        t,
+        lambda c: [_unordered(c).label("i"), t.tries(c).label("n")],
+        lambda c: [*_of_nobody(c), *which(c)],
+    )
+    f = rows.subquery("f").c
+    return fetch(conn, sa.select(f.i, f.n).order_by(f.i).limit(limit), {})
 
 
 def _of_nobody(c: Cols) -> list[ColumnElement[bool]]:
@@ -286,23 +223,21 @@ def release(
 ) -> int:
     """Release our own rows without a try; return how many were still ours. Locked rows are left.
     tries: as these were when claimed, for a table without owners."""
-    counted = tries is not None and not t.has("claimed_by")
-
-    def whose(c: Cols) -> list[ColumnElement[bool]]:
-        return [t.mine(c, ME), *t.same_tries(c, counted)]
-
-    def build() -> sa.Update:
-        c = t.cols()
-        return sa.update(t.message).where(t.among(c.msg_id), *whose(c)).values(released_values(t))
-
-    params: dict[str, Any] = {"mw_me": me} | ({"mw_tries": tries} if counted else {})
-    free = _locked(conn, t, f"release{counted:d}", ids, whose, params)
+    whose = _ours(t, me, tries)
+    free = _locked(conn, t, ids, whose)
     if not free:
         return 0
-    update = t.built(("release", counted), build)
-    released = int(conn.execute(update, params | {"mw_ids": free}).rowcount)
+    change = sa.update(t.message).where(t.among(t.cols().msg_id), *whose)
+    released = conn.execute(change.values(released_values(t)), {"mw_ids": free}).rowcount
     check_written(conn, t, dict.fromkeys(free, Wanted(None)), "its release")
     return released
+
+
+def _ours(t: Tables, me: str, tries: int | None) -> list[ColumnElement[bool]]:
+    """Flagged by us; without owners, with as many tries as when claimed."""
+    c = t.cols()
+    same = [] if tries is None or t.has("claimed_by") else [t.tries(c) == tries]
+    return [t.mine(c, _value(me)), *same]
 
 
 class Found(NamedTuple):
@@ -321,25 +256,21 @@ def still_flagged(conn: Connection, t: Tables, seen: Mapping[int, int]) -> Found
     does not wait.
     """
 
-    def whose(c: Cols) -> list[ColumnElement[bool]]:
-        return [t.mine(c, ME), *t.same_tries(c, True)]
-
-    def build() -> Select[Any]:
-        c = t.cols()
-        return sa.select(c.msg_id).where(t.among(c.msg_id), *whose(c))
-
-    found = Found(set(), set())
+    c, found = t.cols(), Found(set(), set())
     for tries_seen in sorted(set(seen.values())):
+        whose = _ours(t, "", tries_seen)
         ids = sorted(i for i, tries in seen.items() if tries == tries_seen)
-        params: dict[str, Any] = {"mw_me": "", "mw_tries": tries_seen}
         for begin in range(0, len(ids), BATCH):
             portion = ids[begin : begin + BATCH]
-            found.free.update(_locked(conn, t, "sure", portion, whose, params))
+            found.free.update(_locked(conn, t, portion, whose))
             left = [i for i in portion if i not in found.free]
-            if left:
-                query = t.built("sure_left", build)
-                found.locked.update(conn.scalars(query, params | {"mw_ids": left}))
+            query = sa.select(c.msg_id).where(t.among(c.msg_id), *whose)
+            found.locked.update(row[0] for row in among_ids(conn, t, query, left))
     return found
+
+
+def _value(owner: Owner) -> ColumnElement[Any]:
+    return sa.literal(owner, AnyText() if isinstance(owner, str) else sa.LargeBinary())
 
 
 def _owner(c: Cols) -> ColumnElement[Any]:
@@ -347,16 +278,7 @@ def _owner(c: Cols) -> ColumnElement[Any]:
     return c.claimed_by
 
 
-def _behind(c: Cols) -> ColumnElement[bool]:
-    return _unordered(c) > bindparam("after", type_=sa.BigInteger())  # whatever the column is
-
-
 def _unordered(c: Cols) -> ColumnElement[Any]:
     """The msg_id in a form that no index has: else a planner may read the primary key from there,
     or in its order, with all finished rows."""
     return c.msg_id + ZERO
-
-
-def _first(found: Any) -> Select[Any]:
-    rows = found.subquery("f")
-    return sa.select(rows.c.i).order_by(rows.c.i).limit(bindparam("rows", type_=sa.Integer()))
