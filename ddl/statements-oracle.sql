@@ -1106,32 +1106,32 @@ INSERT INTO msgworker_schedule (table_name, name, spec, time_zone, topic, object
     :payload, :catch_up, :next_at, :declared_by, CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP));
 
 -- change: Change the columns in `values`, if the row is as it was seen; False if it is not
-UPDATE msgworker_schedule SET spec=:mw_spec, time_zone=:mw_time_zone, topic=:mw_topic,
-    object_id=:mw_object_id, payload=:mw_payload, catch_up=:mw_catch_up, next_at=:mw_next_at,
-    last_at=:mw_last_at, version=(msgworker_schedule.version + :version_1), declared_by=:mw_declared_by WHERE
-    msgworker_schedule.table_name = :mw_seen_table AND msgworker_schedule.name = :mw_seen_name AND
-    msgworker_schedule.version = :mw_seen_version;
+UPDATE msgworker_schedule SET spec=:spec, time_zone=:time_zone, topic=:topic, object_id=:object_id,
+    payload=:payload, catch_up=:catch_up, next_at=:next_at, last_at=:last_at,
+    version=(msgworker_schedule.version + :version_1), declared_by=:declared_by WHERE
+    msgworker_schedule.table_name = :table_name_1 AND msgworker_schedule.name = :name_1 AND
+    msgworker_schedule.version = :version_2;
 
 -- fire: Send the messages of one or more ticks and move to `next_at`, if the row is as it was seen; None, and
 --     nothing is sent, if it is not: another instance has fired them
-UPDATE msgworker_schedule SET next_at=:mw_next_at, last_at=:mw_last_at, version=(msgworker_schedule.version +
-    :version_1) WHERE msgworker_schedule.table_name = :mw_seen_table AND msgworker_schedule.name =
-    :mw_seen_name AND msgworker_schedule.version = :mw_seen_version;
+UPDATE msgworker_schedule SET next_at=:next_at, last_at=:last_at, version=(msgworker_schedule.version +
+    :version_1) WHERE msgworker_schedule.table_name = :table_name_1 AND msgworker_schedule.name = :name_1 AND
+    msgworker_schedule.version = :version_2;
 INSERT INTO msgworker_message (topic, object_id, status, error_try_times, payload, shard, scheduled_for)
     VALUES (:b_topic, :b_object_id, 0, 0, :b_payload, :b_shard, :b_scheduled_for);
-UPDATE msgworker_schedule SET last_at=:mw_last, skipped=(msgworker_schedule.skipped + :mw_skipped),
-    replaced=(msgworker_schedule.replaced + :mw_replaced) WHERE msgworker_schedule.table_name = :mw_table AND
-    msgworker_schedule.name = :mw_name;
+UPDATE msgworker_schedule SET last_at=:last_at, skipped=(msgworker_schedule.skipped + :skipped_1),
+    replaced=(msgworker_schedule.replaced + :replaced_1) WHERE msgworker_schedule.table_name = :table_name_1
+    AND msgworker_schedule.name = :name_1;
 
 -- delete: Delete a schedule, if the row is as it was seen
-DELETE FROM msgworker_schedule WHERE msgworker_schedule.table_name = :mw_seen_table AND
-    msgworker_schedule.name = :mw_seen_name AND msgworker_schedule.version = :mw_seen_version;
+DELETE FROM msgworker_schedule WHERE msgworker_schedule.table_name = :table_name_1 AND msgworker_schedule.name
+    = :name_1 AND msgworker_schedule.version = :version_1;
 
 -- tick_of: For which instant a schedule has sent a message; None for other messages, and for a value that is no
 --     instant
 SELECT TO_CHAR(CAST(msgworker_message.scheduled_for AS TIMESTAMP), 'SYYYY-MM-DD HH24:MI:SS.FF6') AS anon_1
 FROM msgworker_message
-WHERE msgworker_message.msg_id = :mw_id;
+WHERE msgworker_message.msg_id = :param_1;
 
 -- ==================== jobs: Jobs: messages that belong together, and the message that is sent when all of them have ended
 

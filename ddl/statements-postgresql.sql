@@ -878,39 +878,37 @@ INSERT INTO msgworker_schedule (table_name, name, spec, time_zone, topic, object
     statement_timestamp());
 
 -- change: Change the columns in `values`, if the row is as it was seen; False if it is not
-UPDATE msgworker_schedule SET spec=%(mw_spec)s::VARCHAR, time_zone=%(mw_time_zone)s::VARCHAR,
-    topic=%(mw_topic)s::VARCHAR, object_id=%(mw_object_id)s::VARCHAR, payload=%(mw_payload)s::VARCHAR,
-    catch_up=%(mw_catch_up)s::VARCHAR, next_at=%(mw_next_at)s::TIMESTAMP WITH TIME ZONE,
-    last_at=%(mw_last_at)s::TIMESTAMP WITH TIME ZONE, version=(msgworker_schedule.version +
-    %(version_1)s::BIGINT), declared_by=%(mw_declared_by)s::VARCHAR WHERE msgworker_schedule.table_name =
-    %(mw_seen_table)s::VARCHAR AND msgworker_schedule.name = %(mw_seen_name)s::VARCHAR AND
-    msgworker_schedule.version = %(mw_seen_version)s::BIGINT;
+UPDATE msgworker_schedule SET spec=%(spec)s::VARCHAR, time_zone=%(time_zone)s::VARCHAR,
+    topic=%(topic)s::VARCHAR, object_id=%(object_id)s::VARCHAR, payload=%(payload)s::VARCHAR,
+    catch_up=%(catch_up)s::VARCHAR, next_at=%(next_at)s::TIMESTAMP WITH TIME ZONE,
+    last_at=%(last_at)s::TIMESTAMP WITH TIME ZONE, version=(msgworker_schedule.version +
+    %(version_1)s::BIGINT), declared_by=%(declared_by)s::VARCHAR WHERE msgworker_schedule.table_name =
+    %(table_name_1)s::VARCHAR AND msgworker_schedule.name = %(name_1)s::VARCHAR AND msgworker_schedule.version
+    = %(version_2)s::BIGINT;
 
 -- fire: Send the messages of one or more ticks and move to `next_at`, if the row is as it was seen; None, and
 --     nothing is sent, if it is not: another instance has fired them
-UPDATE msgworker_schedule SET next_at=%(mw_next_at)s::TIMESTAMP WITH TIME ZONE,
-    last_at=%(mw_last_at)s::TIMESTAMP WITH TIME ZONE, version=(msgworker_schedule.version +
-    %(version_1)s::BIGINT) WHERE msgworker_schedule.table_name = %(mw_seen_table)s::VARCHAR AND
-    msgworker_schedule.name = %(mw_seen_name)s::VARCHAR AND msgworker_schedule.version =
-    %(mw_seen_version)s::BIGINT;
+UPDATE msgworker_schedule SET next_at=%(next_at)s::TIMESTAMP WITH TIME ZONE, last_at=%(last_at)s::TIMESTAMP
+    WITH TIME ZONE, version=(msgworker_schedule.version + %(version_1)s::BIGINT) WHERE
+    msgworker_schedule.table_name = %(table_name_1)s::VARCHAR AND msgworker_schedule.name =
+    %(name_1)s::VARCHAR AND msgworker_schedule.version = %(version_2)s::BIGINT;
 INSERT INTO msgworker_message (topic, object_id, status, error_try_times, payload, shard, scheduled_for)
     VALUES (%(b_topic)s::VARCHAR, %(b_object_id)s::VARCHAR, 0, 0, %(b_payload)s::VARCHAR,
     %(b_shard)s::SMALLINT, %(b_scheduled_for)s::TIMESTAMP WITH TIME ZONE);
-UPDATE msgworker_schedule SET last_at=%(mw_last)s::TIMESTAMP WITH TIME ZONE,
-    skipped=(msgworker_schedule.skipped + %(mw_skipped)s::BIGINT), replaced=(msgworker_schedule.replaced +
-    %(mw_replaced)s::BIGINT) WHERE msgworker_schedule.table_name = %(mw_table)s::VARCHAR AND
-    msgworker_schedule.name = %(mw_name)s::VARCHAR;
+UPDATE msgworker_schedule SET last_at=%(last_at)s::TIMESTAMP WITH TIME ZONE,
+    skipped=(msgworker_schedule.skipped + %(skipped_1)s::BIGINT), replaced=(msgworker_schedule.replaced +
+    %(replaced_1)s::BIGINT) WHERE msgworker_schedule.table_name = %(table_name_1)s::VARCHAR AND
+    msgworker_schedule.name = %(name_1)s::VARCHAR;
 
 -- delete: Delete a schedule, if the row is as it was seen
-DELETE FROM msgworker_schedule WHERE msgworker_schedule.table_name = %(mw_seen_table)s::VARCHAR AND
-    msgworker_schedule.name = %(mw_seen_name)s::VARCHAR AND msgworker_schedule.version =
-    %(mw_seen_version)s::BIGINT;
+DELETE FROM msgworker_schedule WHERE msgworker_schedule.table_name = %(table_name_1)s::VARCHAR AND
+    msgworker_schedule.name = %(name_1)s::VARCHAR AND msgworker_schedule.version = %(version_1)s::BIGINT;
 
 -- tick_of: For which instant a schedule has sent a message; None for other messages, and for a value that is no
 --     instant
 SELECT CAST(msgworker_message.scheduled_for AS TEXT) AS anon_1
 FROM msgworker_message
-WHERE msgworker_message.msg_id = %(mw_id)s::BIGINT;
+WHERE msgworker_message.msg_id = %(param_1)s::BIGINT;
 
 -- ==================== jobs: Jobs: messages that belong together, and the message that is sent when all of them have ended
 

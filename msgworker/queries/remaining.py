@@ -302,7 +302,7 @@ def _of_objects(t: Tables, cut: bool, role: str | None) -> sa.Select[Any]:
     m = t.cols(source)
     key, index = t.open_object(m), JOB if role == "job_id" else "object"
     entries = t.hinted(sa.select(key.label("o"), t.open_msg_id(m).label("i")), source, index)
-    entries = entries.where(*t.with_object(m), *_of_the_job(m, role))
+    entries = entries.where(t.open_rows(m), t.between_objects(key), *_of_the_job(m, role))
     if cut:
         some = entries.order_by(key, t.open_msg_id(m)).limit(bindparam("most", type_=sa.Integer()))
         e = some.subquery("e").c

@@ -112,8 +112,7 @@ def cursor_place(text: str, *kinds: type | tuple[type, ...]) -> list[Any]:
     if not isinstance(text, str) or not text.isascii() or len(text) > MOST_CURSOR:
         raise wrong
     try:
-        raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-        place = json.loads(raw)
+        place = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
     except (ValueError, binascii.Error, RecursionError):
         raise wrong from None
     if not isinstance(place, list) or len(place) != len(kinds):
@@ -250,10 +249,7 @@ def _rows(conn: Connection, selects: list[sa.Select[Any]]) -> list[list[Any]]:
     """The rows of each select; of one moment, or one that moves between them is missed."""
     if len(selects) < 2:
         return [list(conn.execute(one)) for one in selects]
-    numbered = []
-    for number, one in enumerate(selects):
-        place = lit(number)
-        numbered.append(sa.select(place, *one.subquery(f"p{number}").c))
+    numbered = [sa.select(lit(n), *one.subquery(f"p{n}").c) for n, one in enumerate(selects)]
     found: list[list[Any]] = [[] for _ in selects]
     for number, *row in conn.execute(sa.union_all(*numbered)):
         found[number].append(row)
@@ -289,23 +285,13 @@ def before_instant(conn: Connection, t: Tables, instant: datetime) -> int:
     low, high = found[0] - 1, found[1]
     while high - low > SINCE_SLACK:
         middle = (low + high) // 2
-        query = sa.select(real_instant(c.created_at))
-        query = query.where(c.msg_id > sa.literal(middle, sa.BigInteger()))
+        query = sa.select(real_instant(c.created_at)).where(c.msg_id > an_id(middle))
         created = conn.scalar(query.order_by(c.msg_id).limit(1))
         if created is None or created >= instant:
             high = middle
         else:
             low = middle
     return low - SINCE_SLACK
-
-
-def lowest_open(conn: Connection, t: Tables) -> int | None:
-    """The lowest msg_id of an unfinished message, None if there is none: reads the object index,
-    all of it on databases that have no index of unfinished rows by age."""
-    c = t.cols()
-    query = t.hinted(sa.select(sa.func.min(t.open_msg_id(c))), t.message, "object")
-    found = conn.scalar(query.where(t.all_open(c)))
-    return None if found is None else int(found)
 
 
 def first_open(conn: Connection, t: Tables) -> tuple[int, bool] | None:
@@ -512,14 +498,8 @@ def of_job(t: Tables, c: Cols, job: ColumnElement[int], words: set[State]) -> li
         )
     places = {State.DEAD: Status.FAILED} | {State[one.name]: one for one in Status}
     statuses = sorted({places[word] for word in words if word in places})
-    return [
-        Walk(
-            JOB,
-            (*t.is_message(c), c.job_id == job, job_status(t, c) == lit(status)),
-            c.msg_id,
-        )
-        for status in statuses
-    ]
+    of_it = (*t.is_message(c), c.job_id == job)
+    return [Walk(JOB, (*of_it, job_status(t, c) == lit(one)), c.msg_id) for one in statuses]
 
 
 def of_filter(
@@ -561,8 +541,7 @@ def ids_of_filter(
 
     Reads at most `limit` rows that match and goes over `rows` (SCAN) others; none may match.
     """
-    c = t.cols()
-    columns = [c.msg_id.label("i")]
+    columns = [t.cols().msg_id.label("i")]
     found = of_filter(conn, t, wanted, columns, after=after, limit=limit, rows=rows)
     ids = [int(row[0]) for row in found.rows]
     if wanted.fingerprint is not None:
@@ -571,8 +550,10 @@ def ids_of_filter(
 
 
 def _below(conn: Connection, t: Tables) -> int:
-    """A msg_id behind which all rows stand that are unfinished or failed."""
+    """A msg_id behind which all rows stand that are unfinished or failed: reads the object index,
+    all of it on databases that have no index of unfinished rows by age."""
     c = t.cols()
+    opened = t.hinted(sa.select(sa.func.min(t.open_msg_id(c))), t.message, "object")
     first = failed(t, c).query(t, [t.failed_key(c)], [], end=None, limit=1)
-    found = [lowest_open(conn, t), conn.scalar(first)]
+    found = [conn.scalar(opened.where(t.all_open(c))), conn.scalar(first)]
     return min((int(one) for one in found if one is not None), default=MOST) - 1

@@ -22,7 +22,6 @@ from msgworker.db import (
     instant_text,
     joining_widely,
     now,
-    text_length,
     trouble,
     whole_number,
 )
@@ -31,7 +30,7 @@ from msgworker.store import bounded, controls
 from msgworker.store.bounded import Filter, an_id, discarded, in_state, said, where
 from msgworker.store.claim import OF_A_ROW
 from msgworker.store.controls import Asked
-from msgworker.store.rows import Wanted, among_ids, as_text, by_key, check_written, or_zero
+from msgworker.store.rows import Wanted, among_ids, by_key, check_written, or_zero, payload_columns
 from msgworker.store.send import sent_values
 from msgworker.store.tries import in_group
 from msgworker.table import AUDIT, OPERATION, Cols, Tables, lit, text_lit
@@ -352,19 +351,12 @@ def to_edit(conn: Connection, t: Tables, msg_id: int, *, lock: bool = False) -> 
     """One message, None if there is none. lock: until the end of the caller's transaction."""
     c = t.cols()
     none: ColumnElement[Any] = sa.null()
-    payload = length = none
-    if c.payload is not None:
-        text = as_text(t, c.payload)
-        most = lit(t.spec.max_payload)
-        length = text_length(text)
-        payload, length = sa.case((length <= most, text)), sa.case((length > most, length))
     columns = (
         c.status,
         t.tries(c),
         c.object_id,
         none if c.topic is None else c.topic,
-        payload,
-        length,
+        *payload_columns(t, c, t.spec.max_payload),
         none if c.available_at is None else instant_text(c.available_at),
         none if c.priority is None else c.priority,
         none if c.unique_key is None else c.unique_key,

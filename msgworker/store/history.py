@@ -66,8 +66,7 @@ class Minute:
 
 def database_seconds(conn: Connection, t: Tables) -> float:
     """The database's clock, as seconds since 1970."""
-    query = t.built("history_clock", lambda: sa.select(now_ms()))
-    return int(conn.execute(query).scalar_one()) / 1000
+    return int(conn.execute(sa.select(now_ms())).scalar_one()) / 1000
 
 
 def written(
@@ -86,27 +85,17 @@ def written(
 def write(conn: Connection, t: Tables, minutes: Iterable[Minute]) -> None:
     """Write minutes that are over. In the caller's transaction. Raises IntegrityError if one is
     written already."""
-    rows = [
-        {
-            "table_name": t.label,
-            "minute_at": minute.at,
-            "instance": minute.instance,
-            "topic": topic,
-            **_numbers(counts),
-        }
-        for minute in minutes
-        for topic, counts in minute.topics.items()
-    ]
+    rows = []
+    for minute in minutes:
+        begun = {"table_name": t.label, "minute_at": minute.at, "instance": minute.instance}
+        for topic, did in minute.topics.items():
+            of_outcomes = (did.done, did.retried, did.dead, did.postponed)
+            sums = (round(did.ran_seconds * 1000), round(did.waited_seconds * 1000))
+            numbers = (*of_outcomes, *sums, *did.ran, *did.waited)
+            counted = dict(zip(NUMBERS_OF_HISTORY, numbers, strict=True))
+            rows.append({**begun, "topic": topic, **counted})
     if rows:
-        conn.execute(t.built("history_write", lambda: sa.insert(HISTORY.of(t))), rows)
-
-
-def _numbers(counts: Counts) -> dict[str, int]:
-    sums = (round(counts.ran_seconds * 1000), round(counts.waited_seconds * 1000))
-    of_outcomes = (counts.done, counts.retried, counts.dead, counts.postponed)
-    return dict(
-        zip(NUMBERS_OF_HISTORY, (*of_outcomes, *sums, *counts.ran, *counts.waited), strict=True)
-    )
+        conn.execute(sa.insert(HISTORY.of(t)), rows)
 
 
 def forget(conn: Connection, t: Tables, keep_seconds: float) -> int:

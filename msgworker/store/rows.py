@@ -130,22 +130,12 @@ def row_columns(t: Tables, c: Cols, *, ahead: bool = True) -> list[ColumnElement
     By place they are read by `bare_rows` (the three counters), `Lane.next_id` and `next_topic`
     (instance/running/in_flight.py), and behind other columns by claim.py and done.py.
     """
-    columns: list[ColumnElement[Any]] = [
+    most = t.spec.max_payload
+    payload, oversize = payload_columns(t, c, min(READ_AHEAD, most) if ahead else most)
+    columns: tuple[ColumnElement[Any], ...] = (
         c.msg_id,
         c.object_id,
         sa.null() if c.topic is None else c.topic,
-    ]
-    if c.payload is None:
-        payload: ColumnElement[Any] = sa.null()
-        oversize: ColumnElement[Any] = sa.null()
-    else:
-        most_read = min(READ_AHEAD, t.spec.max_payload) if ahead else t.spec.max_payload
-        most = lit(most_read)
-        text = as_text(t, c.payload)
-        length = text_length(text)
-        payload = sa.case((length <= most, text))
-        oversize = sa.case((length > most, length))
-    columns += [
         payload,
         t.tries(c),
         or_zero(c.crash_times),
@@ -154,8 +144,17 @@ def row_columns(t: Tables, c: Cols, *, ahead: bool = True) -> list[ColumnElement
         oversize,
         *key_column(t, c),
         *_after_key(t, c),
-    ]
+    )
     return [column.label(f"r{i}") for i, column in enumerate(columns)]
+
+
+def payload_columns(t: Tables, c: Cols, most: int) -> tuple[ColumnElement[Any], ColumnElement[Any]]:
+    """The payload, if it has `most` characters at most; and the length of one that has more."""
+    if c.payload is None:
+        return sa.null(), sa.null()
+    text = as_text(t, c.payload)
+    length = text_length(text)
+    return sa.case((length <= lit(most), text)), sa.case((length > lit(most), length))
 
 
 def rows_of(t: Tables, found: Sequence[Any], first: int = 0) -> list[Row]:
@@ -270,29 +269,26 @@ def check_written(
 
 
 def _unlike(conn: Connection, t: Tables, wanted: Mapping[int, Wanted]) -> list[int]:
+    def is_set(column: ColumnElement[Any] | None) -> ColumnElement[Any]:
+        return ZERO if column is None else sa.case((column.is_(None), ZERO), else_=ONE)
+
     def build() -> Select[Any]:
         c = t.cols()
-        owned: ColumnElement[Any] = ZERO
-        if c.claimed_by is not None:
-            owned = sa.case((c.claimed_by.is_(None), ZERO), else_=ONE)
-        waits: ColumnElement[Any] = ZERO
-        if c.available_at is not None:
-            waits = sa.case((c.available_at.is_(None), ZERO), else_=ONE)
+        owned, waits = is_set(c.claimed_by), is_set(c.available_at)
         values = (c.msg_id, c.status, t.tries(c), or_zero(c.later_times), owned, waits)
         columns = [value.label(f"k{i}") for i, value in enumerate(values)]
         return sa.select(*columns).where(t.among(c.msg_id))
 
     statement, kept = t.built("written", build), list[int]()
     for portion in t.portions(list(wanted)):
-        for msg_id, status, tries, times, owned, waits in fetch(
-            conn, statement, {"mw_ids": portion}
-        ):
+        for row in fetch(conn, statement, {"mw_ids": portion}):
+            msg_id, status, tries, times, owned, waits = row
             want = wanted[msg_id]
             is_out = status != Status.PROCESSING if want.status is None else status == want.status
             same = (
                 is_out
-                and (want.tries is None or tries == want.tries)
-                and (want.later_times is None or times == want.later_times)
+                and want.tries in (None, tries)
+                and want.later_times in (None, times)
                 and (not want.waits or waits == 1)
                 # a flag that comes from elsewhere would look like ours
                 and (owned == 0 or want.status is Status.DONE)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sa
-from sqlalchemy import Connection, bindparam
+from sqlalchemy import Connection
 
 from msgworker import db
 from msgworker.counted import plural
@@ -115,18 +115,15 @@ def look(conn: Connection, t: Tables, *, whole: bool = True) -> tuple[datetime, 
     """The time of the database, and all schedules of this message table, by name. whole: with the
     columns of `is_whole`."""
 
-    def build() -> sa.Select[Any]:
-        c = SCHEDULE.of(t).c
-        instants = ("next_at", "last_at", "paused_at", "declared_at")
-        columns = [
-            real_instant(c[name]).label(name) if name in instants else c[name]
-            for name in Stored.__slots__
-            if whole or name not in ADDED
-        ]
-        query = sa.select(now().label("mw_now"), *columns)
-        return query.where(c.table_name == t.label).order_by(c.name)
-
-    rows = conn.execute(t.built(("schedules", whole), build)).all()
+    c = SCHEDULE.of(t).c
+    instants = ("next_at", "last_at", "paused_at", "declared_at")
+    columns = [
+        real_instant(c[name]).label(name) if name in instants else c[name]
+        for name in Stored.__slots__
+        if whole or name not in ADDED
+    ]
+    query = sa.select(now().label("mw_now"), *columns)
+    rows = conn.execute(query.where(c.table_name == t.label).order_by(c.name)).all()
     if not rows:
         return clock(conn), []
     return rows[0][0], [Stored(*row[1:]) for row in rows]
@@ -155,13 +152,9 @@ def first_version(at: datetime) -> int:
 def change(conn: Connection, t: Tables, seen: Stored, values: dict[str, Any]) -> bool:
     """Change the columns in `values`, if the row is as it was seen; False if it is not."""
 
-    def build() -> sa.Update:
-        new: dict[str, Any] = {name: bindparam(f"mw_{name}") for name in values}
-        return sa.update(SCHEDULE.of(t)).where(*_as_seen(t)).values(version=_version(t) + 1, **new)
-
-    params = {f"mw_{name}": value for name, value in values.items()} | _seen(t, seen)
-    done = conn.execute(t.built(("schedule_change", frozenset(values)), build), params)
-    return done.rowcount == 1
+    change = sa.update(SCHEDULE.of(t)).where(*_as_seen(t, seen))
+    new = change.values(version=SCHEDULE.of(t).c.version + 1, **values)
+    return conn.execute(new).rowcount == 1
 
 
 def fire(
@@ -250,70 +243,37 @@ def send_now(conn: Connection, t: Tables, of: Stored, row: dict[str, Any]) -> An
 def _count(conn: Connection, t: Tables, of: Stored, found: Fired) -> None:
     """Count what was skipped and replaced, of a row that this transaction has changed."""
 
-    def build() -> sa.Update:
-        c = SCHEDULE.of(t).c
-        same = c.table_name == bindparam("mw_table"), c.name == bindparam("mw_name")
-        counts: dict[str, Any] = {
-            "skipped": c.skipped + bindparam("mw_skipped", type_=sa.BigInteger()),
-            "replaced": c.replaced + bindparam("mw_replaced", type_=sa.BigInteger()),
-            "last_at": bindparam("mw_last", type_=c.last_at.type),
-        }
-        return sa.update(SCHEDULE.of(t)).where(*same).values(counts)
-
-    params = {
-        "mw_table": t.label,
-        "mw_name": of.name,
-        "mw_skipped": len(found.skipped),
-        "mw_replaced": found.replaced,
-        "mw_last": found.sent[-1] if found.sent else of.last_at,
+    c = SCHEDULE.of(t).c
+    counts = {
+        "skipped": c.skipped + len(found.skipped),
+        "replaced": c.replaced + found.replaced,
+        "last_at": found.sent[-1] if found.sent else of.last_at,
     }
-    conn.execute(t.built("schedule_count", build), params)
+    conn.execute(sa.update(SCHEDULE.of(t)).where(*_as_seen(t, of)[:2]).values(counts))
 
 
 def waits(conn: Connection, t: Tables, of: Stored) -> bool:
     """Whether a message of the topic and object of a schedule waits: it has not begun, or failed
     and is to be tried again."""
 
-    def build() -> sa.Select[Any]:
-        c = t.cols()
-        query = t.hinted(sa.select(c.msg_id), t.message, "object").where(
-            t.open_object(c) == bindparam("mw_object", type_=t.key_type), t.open_rows(c)
-        )
-        query = query.where(c.status != lit(Status.PROCESSING))
-        if c.topic is not None:
-            query = query.where(same_text(c.topic, bindparam("mw_topic", type_=c.topic.type)))
-        return query.limit(ONE)
-
-    params = {"mw_object": t.key(object_of(t, of.object_id))}
-    params |= {"mw_topic": of.topic} if t.has("topic") else {}
-    return conn.execute(t.built("schedule_waits", build), params).first() is not None
+    c = t.cols()
+    key = sa.literal(t.key(object_of(t, of.object_id)), t.key_type)
+    query = t.hinted(sa.select(c.msg_id), t.message, "object")
+    query = query.where(t.open_object(c) == key, t.open_rows(c))
+    query = query.where(c.status != lit(Status.PROCESSING))
+    if c.topic is not None:
+        query = query.where(same_text(c.topic, sa.literal(of.topic, c.topic.type)))
+    return conn.execute(query.limit(ONE)).first() is not None
 
 
 def delete(conn: Connection, t: Tables, seen: Stored) -> bool:
     """Delete a schedule, if the row is as it was seen."""
-    gone = sa.delete(SCHEDULE.of(t)).where(*_as_seen(t))
-    return conn.execute(gone, _seen(t, seen)).rowcount == 1
+    return conn.execute(sa.delete(SCHEDULE.of(t)).where(*_as_seen(t, seen))).rowcount == 1
 
 
-def _version(t: Tables) -> sa.Column[int]:
-    return SCHEDULE.of(t).c.version
-
-
-def _as_seen(t: Tables) -> list[sa.ColumnElement[bool]]:
+def _as_seen(t: Tables, seen: Stored) -> list[sa.ColumnElement[bool]]:
     c = SCHEDULE.of(t).c
-    return [
-        c.table_name == bindparam("mw_seen_table"),
-        c.name == bindparam("mw_seen_name"),
-        c.version == bindparam("mw_seen_version"),
-    ]
-
-
-def _seen(t: Tables, seen: Stored) -> dict[str, Any]:
-    return {
-        "mw_seen_table": t.label,
-        "mw_seen_name": seen.name,
-        "mw_seen_version": seen.version,
-    }
+    return [c.table_name == t.label, c.name == seen.name, c.version == seen.version]
 
 
 def rows_of(t: Tables, of: Stored, ticks: Sequence[datetime]) -> list[dict[str, Any]]:
@@ -361,17 +321,13 @@ def tick_of(conn: Connection, t: Tables, msg_id: int) -> datetime | None:
     """For which instant a schedule has sent a message; None for other messages, and for a value
     that is no instant."""
 
-    def build() -> sa.Select[Any]:
-        c = t.cols()
-        assert c.scheduled_for is not None
-        same = t.within(c, c.msg_id == bindparam("mw_id", type_=c.msg_id.type))
-        return sa.select(instant_text(c.scheduled_for)).where(same)
-
-    if not t.has("scheduled_for"):
+    c = t.cols()
+    if c.scheduled_for is None:
         return None
-    found = conn.execute(t.built("tick_of", build), {"mw_id": msg_id}).scalar()
+    same = t.within(c, c.msg_id == sa.literal(msg_id, c.msg_id.type))
+    found = conn.execute(sa.select(instant_text(c.scheduled_for)).where(same)).scalar()
     try:
-        tick = read_instant(found, kind_of(t.cols().scheduled_for).zone)
+        tick = read_instant(found, kind_of(c.scheduled_for).zone)
     except ValueError:
         return None
     return None if tick is None else tick.astimezone(UTC)

@@ -37,6 +37,7 @@ JOB = "job"
 """The suffix of the index of messages by their job."""
 URGENT_RANK, HELD_KEY, JOB_STATUS = "mw_urgent", "mw_unique", "mw_job_status"
 """Generated columns of these three, on databases that need them for indexes."""
+_HIDDEN = {URGENT: URGENT_RANK, UNIQUE: HELD_KEY, JOB: JOB_STATUS}
 _NO_KEYS = "no message can be sent with a unique key"
 
 
@@ -54,7 +55,7 @@ class ColumnRole:
     filled: each INSERT of ours gives it a value, or the database does so (msg_id), so that it needs
     no default. may_be_generated: only an INSERT writes it, so the database may do that instead.
     emptied: it is set to NULL. best_effort: messages are handled as well where it is not written.
-    index, hidden: the suffix of an index and the name of a generated column that are made with it.
+    index: the suffix of an index that is made with it.
     """
 
     name: str
@@ -70,55 +71,45 @@ class ColumnRole:
     emptied: bool = False
     best_effort: bool = False
     index: str = ""
-    hidden: str = ""
+
+    @property
+    def hidden(self) -> str:
+        """The generated column that is made with its index."""
+        return _HIDDEN.get(self.index, "")
 
 
+_SENT: Any = {"filled": True, "may_be_generated": True}  # what a producer says
 ROLES = {
     role.name: role
     for role in (
+        ColumnRole("msg_id", "number", db.big_id, required=True, own_type=True, **_SENT),
         ColumnRole(
-            "msg_id",
-            *("number", db.big_id),
-            required=True,
-            own_type=True,
-            filled=True,
-            may_be_generated=True,
-        ),
-        ColumnRole(
-            "topic",
-            *("text", lambda: db.plain_text(MAX_TOPIC), DEFAULT_TOPIC),
+            *("topic", "text", lambda: db.plain_text(MAX_TOPIC), DEFAULT_TOPIC),
             without="every message goes to the handler of topic default",
-            filled=True,
-            may_be_generated=True,
+            **_SENT,
         ),
         ColumnRole(
-            "object_id",
-            *("key", lambda: db.KeyText(MAX_OBJECT_ID)),
+            *("object_id", "key", lambda: db.KeyText(MAX_OBJECT_ID)),
             required=True,
             own_type=True,
-            filled=True,
-            may_be_generated=True,
+            **_SENT,
         ),
         ColumnRole("status", "number", sa.SmallInteger, "0", required=True, filled=True),
         ColumnRole("error_try_times", "number", sa.SmallInteger, "0", required=True, filled=True),
         ColumnRole(
-            "payload",
-            *("json", db.LongText),
+            *("payload", "json", db.LongText),
             without="messages carry nothing but their object",
             own_type=True,
-            filled=True,
-            may_be_generated=True,
+            **_SENT,
         ),
         ColumnRole(
-            "available_at",
-            *("instant", None),
+            *("available_at", "instant", None),
             without="no back-off and no delayed messages: a failed message is tried at once",
             emptied=True,
             index="due",
         ),
         ColumnRole(
-            "claimed_by",
-            *("text", lambda: db.plain_text(LONGEST_ID)),
+            *("claimed_by", "text", lambda: db.plain_text(LONGEST_ID)),
             without="no recovery: messages of an instance that died stay at 1 until ops reset them",
             emptied=True,
         ),
@@ -126,82 +117,65 @@ ROLES = {
             "claimed_at", "instant", None, without="it is not shown since when a message runs"
         ),
         ColumnRole(
-            "crash_times",
-            *("number", sa.SmallInteger, "0"),
+            *("crash_times", "number", sa.SmallInteger, "0"),
             without="no quarantine: a message may die for the crashes of others",
         ),
         ColumnRole(
-            "later_times",
-            *("number", sa.SmallInteger, "0"),
+            *("later_times", "number", sa.SmallInteger, "0"),
             without="RetryLater counts as a failed try",
         ),
         ColumnRole(
-            "last_error",
-            *("text", lambda: db.plain_text(MAX_ERROR)),
+            *("last_error", "text", lambda: db.plain_text(MAX_ERROR)),
             without="the error is kept in msgworker_try only",
             emptied=True,
         ),
         ColumnRole(
-            "created_at",
-            *("instant", None, "now"),
+            *("created_at", "instant", None, "now"),
             without="the age of messages is not shown, and visibility_delay does nothing. If it is "
             "added, the age of the messages that are there stays unknown",
             best_effort=True,
         ),
         ColumnRole(
-            "finished_at",
-            *("instant", None),
+            *("finished_at", "instant", None),
             without="it is not shown when messages ended, and old ones cannot be purged by age",
             emptied=True,
         ),
         ColumnRole("shard", "slice", sa.SmallInteger, "0", filled=True),
         ColumnRole("instance_type", "slice", lambda: db.plain_text(MAX_INSTANCE_TYPE)),
         ColumnRole(
-            "priority",
-            *("number", sa.SmallInteger, "0"),
+            *("priority", "number", sa.SmallInteger, "0"),
             without="all messages have the same priority",
             since=5,
             own_type=True,
             filled=True,
             index=URGENT,
-            hidden=URGENT_RANK,
         ),
         ColumnRole(
-            "unique_key",
-            *("key", lambda: db.KeyText(MAX_KEY)),
+            *("unique_key", "key", lambda: db.KeyText(MAX_KEY)),
             without=_NO_KEYS,
             since=6,
             own_type=True,
         ),
         ColumnRole(
-            "unique_kept",
-            *("number", sa.SmallInteger),
-            without=_NO_KEYS,
-            since=6,
-            index=UNIQUE,
-            hidden=HELD_KEY,
+            "unique_kept", "number", sa.SmallInteger, without=_NO_KEYS, since=6, index=UNIQUE
         ),
         ColumnRole(
-            "scheduled_for",
-            *("instant", None),
+            *("scheduled_for", "instant", None),
             without="a message of a schedule does not say for which instant it is",
             since=8,
         ),
         ColumnRole(
-            "headers",
-            *("json", lambda: db.plain_text(MAX_HEADERS)),
+            *("headers", "json", lambda: db.plain_text(MAX_HEADERS)),
             without="the traces of producers end at the table",
             since=11,
             own_type=True,
             best_effort=True,
         ),
         ColumnRole(
-            "job_id",
-            *("number", db.big_id),
+            *("job_id", "number", db.big_id),
             without="no message can belong to a job",
             since=13,
             index=JOB,
-            hidden=JOB_STATUS,
         ),
     )
 }
@@ -235,18 +209,8 @@ absence; instances work without it."""
 FAILED = "failed"
 """The suffix of the index of failed and dead rows."""
 BESIDE = (
-    "lease",
-    "item",
-    "try",
-    "operation",
-    "audit",
-    "pause",
-    "limit",
-    "cancel",
-    "lock",
-    "schedule",
-    "history",
-    "job",
+    *("lease", "item", "try", "operation", "audit", "pause"),
+    *("limit", "cancel", "lock", "schedule", "history", "job"),
 )
 """msgworker's own tables, without `msgworker_`."""
 OWN_PREFIX = "mw_"

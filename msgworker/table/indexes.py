@@ -163,11 +163,6 @@ class CaseIndexes(Tables):
             (d, "object", self.open_object(d) == text_lit(NO_OBJECT_RUNNING)),
         )
 
-    def with_object(self, c: Cols) -> Sequence[ColumnElement[bool]]:
-        key = self.open_object(c)
-        none, busy = text_lit(NO_OBJECT), text_lit(NO_OBJECT_RUNNING)
-        return key.is_not(None), key != none, key != busy
-
     def between_objects(self, key: ColumnElement[Any]) -> ColumnElement[bool]:
         none, busy = text_lit(NO_OBJECT), text_lit(NO_OBJECT_RUNNING)
         return sa.or_(key < none, sa.and_(key > none, key < busy), key > busy)
@@ -302,14 +297,13 @@ def add_priority_index(t: Tables) -> None:
 
 def add_unique_index(t: Tables) -> None:
     """Attach the index, and the generated column that it is on, to the message table."""
-    if not takes_keys(t):
-        return
     c = t.cols()
-    assert c.unique_key is not None
+    if c.unique_key is None or not takes_keys(t):
+        return
     if t.database.case_index == "column":
-        kind = db.KeyText(MAX_KEY)  # byte by byte, whatever the collation of the column
         held = sa.case((key_counts(t, c), c.unique_key))
-        add_generated(t, HELD_KEY + t.spec.part, held, kind)
+        # byte by byte, whatever the collation of the column
+        add_generated(t, HELD_KEY + t.spec.part, held, db.KeyText(MAX_KEY))
     option = t.database.index_where(key_counts(t, c))
     sa.Index(unique_index_name(t), held_key(t, c), unique=True, **option)
 
@@ -320,10 +314,10 @@ def add_job_index(t: Tables) -> None:
     if c.job_id is None:
         return
     keys: list[ColumnElement[Any]] = [c.msg_id, c.error_try_times]
-    if t.database.case_index == "column" and not t.database.partial_indexes:
+    if t.database.case_index == "column":
         status = if_of_a_job(t, c, c.status)
         add_generated(t, JOB_STATUS + t.spec.part, status, sa.SmallInteger())
-    elif not t.database.partial_indexes:  # an entry of only NULLs is not in an index
+    if t.database.case_index == "function":  # an entry of only NULLs is not in an index
         keys = [if_of_a_job(t, c, key) for key in keys]
     option = t.database.index_where(of_a_job(t, c))
     sa.Index(t.spec.index_name(JOB), c.job_id, job_status(t, c), *keys, **option)

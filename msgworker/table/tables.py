@@ -53,6 +53,16 @@ def generated(c: Cols, name: str) -> ColumnElement[Any]:
     return found
 
 
+def index_key(
+    t: Tables, c: Cols, plain: ColumnElement[Any], hidden: str, case: ColumnElement[Any]
+) -> ColumnElement[Any]:
+    """The key of an index: the `plain` column where an index can be partial; else a CASE, which is
+    NULL for all other rows, in the generated column `hidden` or of its own."""
+    if t.database.partial_indexes:
+        return plain
+    return generated(c, hidden) if t.database.case_index == "column" else case
+
+
 # --- Priorities: the predicates of rows that have one, and the index by which these are found.
 #
 # The index `urgent` has the rows with a priority that may be claimed and wait for no instant, by
@@ -62,8 +72,7 @@ def generated(c: Cols, name: str) -> ColumnElement[Any]:
 
 def prioritized(t: Tables) -> bool:
     """Whether the table has the column of priorities and its index."""
-    name = t.spec.index_name(URGENT)
-    return t.has("priority") and (t.indexes is None or name in t.indexes)
+    return t.has("priority") and t.has_index(URGENT)
 
 
 def priority_of(c: Cols) -> ColumnElement[Any]:
@@ -74,16 +83,15 @@ def priority_of(c: Cols) -> ColumnElement[Any]:
 def rank_of(t: Tables, c: Cols) -> ColumnElement[Any]:
     """The priority, negated, so that the highest comes first; as in the index, where its key is a
     CASE."""
-    if t.database.partial_indexes:
-        return _rank(c)
-    if t.database.case_index == "column":
-        return generated(c, URGENT_RANK + t.spec.part + t.spec.rule)
-    return urgent_rank(t, c)
+    assert c.priority is not None
+    hidden = URGENT_RANK + t.spec.part + t.spec.rule
+    return index_key(t, c, -c.priority, hidden, urgent_rank(t, c))
 
 
 def urgent_rank(t: Tables, c: Cols) -> ColumnElement[Any]:
     """The same, NULL for all rows that are not in the index."""
-    return sa.case((_urgent(t, c), _rank(c)))
+    assert c.priority is not None
+    return sa.case((_urgent(t, c), -c.priority))
 
 
 def urgent_order(t: Tables, c: Cols) -> tuple[ColumnElement[Any], ColumnElement[Any]]:
@@ -125,21 +133,14 @@ def _urgent(t: Tables, c: Cols) -> ColumnElement[bool]:
     free = sa.or_(
         c.status == lit(Status.NEW), sa.and_(c.status == lit(Status.FAILED), t.tries_left(c))
     )
-    parts = [free, _has_one(c)]
-    if c.available_at is not None:
-        parts.append(c.available_at.is_(None))
-    return t.within(c, sa.and_(*parts))
+    waits = [] if c.available_at is None else [c.available_at.is_(None)]
+    return t.within(c, sa.and_(free, _has_one(c), *waits))
 
 
 def _has_one(c: Cols) -> ColumnElement[bool]:
     """Between two numbers, because a text and NaN are greater than any."""
     assert c.priority is not None
     return c.priority.between(ONE, lit(MOST_PRIORITY))
-
-
-def _rank(c: Cols) -> ColumnElement[Any]:
-    assert c.priority is not None
-    return -c.priority
 
 
 # --- Unique keys: which rows hold theirs, and the unique index that enforces it for all producers.
@@ -159,7 +160,7 @@ def unique_index_name(t: Tables) -> str:
 
 def enforces_keys(t: Tables) -> bool:
     """Whether the table has the columns of keys and their index."""
-    return takes_keys(t) and (t.indexes is None or unique_index_name(t) in t.indexes)
+    return takes_keys(t) and t.has_index(UNIQUE)
 
 
 def takes_keys(t: Tables) -> bool:
@@ -182,11 +183,8 @@ def key_counts(t: Tables, c: Cols) -> ColumnElement[bool]:
 def held_key(t: Tables, c: Cols) -> ColumnElement[Any]:
     """The key of a row that holds it, as in the index."""
     assert c.unique_key is not None
-    if t.database.partial_indexes:
-        return c.unique_key
-    if t.database.case_index == "column":
-        return generated(c, HELD_KEY + t.spec.part)
-    return sa.case((key_counts(t, c), c.unique_key))
+    held = sa.case((key_counts(t, c), c.unique_key))
+    return index_key(t, c, c.unique_key, HELD_KEY + t.spec.part, held)
 
 
 def holds_key(t: Tables, c: Cols, key: ColumnElement[Any]) -> list[ColumnElement[bool]]:
@@ -204,24 +202,17 @@ def holds_key(t: Tables, c: Cols, key: ColumnElement[Any]) -> list[ColumnElement
 
 def by_job(t: Tables) -> bool:
     """Whether the table has the column of jobs and their index."""
-    return t.has("job_id") and (t.indexes is None or t.spec.index_name(JOB) in t.indexes)
+    return t.has("job_id") and t.has_index(JOB)
 
 
 def job_status(t: Tables, c: Cols) -> ColumnElement[int]:
     """The status of a message that belongs to a job, as in the index."""
-    assert c.job_id is not None
-    if t.database.partial_indexes:
-        return c.status
-    if t.database.case_index == "column":
-        return generated(c, JOB_STATUS + t.spec.part)
-    return if_of_a_job(t, c, c.status)
+    return index_key(t, c, c.status, JOB_STATUS + t.spec.part, if_of_a_job(t, c, c.status))
 
 
 def job_msg_id(t: Tables, c: Cols) -> ColumnElement[int]:
     """The msg_id of a message that belongs to a job, by which the index has those of a status."""
-    if t.database.partial_indexes or t.database.case_index == "column":
-        return c.msg_id
-    return if_of_a_job(t, c, c.msg_id)
+    return if_of_a_job(t, c, c.msg_id) if t.database.case_index == "function" else c.msg_id
 
 
 def of_a_job(t: Tables, c: Cols) -> ColumnElement[bool]:
@@ -337,10 +328,9 @@ class Tables(ABC):
         """The query with a hint to read `source` by one of our indexes, if it exists."""
         if self.database.index_hint is None:
             return query
-        index = self.spec.index_name(suffix)
-        if self.indexes is not None and index not in self.indexes:
+        if not self.has_index(suffix):
             return query
-        hint = self.database.index_hint.format(index)
+        hint = self.database.index_hint.format(self.spec.index_name(suffix))
         if source is self.message:  # Oracle ignores a hint that names the schema
             quote = self.database.offline_dialect().identifier_preparer.quote
             name = quote(self.message.name).replace("%", "%%")  # SQLAlchemy formats the hint
@@ -384,6 +374,10 @@ class Tables(ABC):
     def has(self, role: str) -> bool:
         """Whether the table has the column of this role."""
         return role in self.names
+
+    def has_index(self, suffix: str) -> bool:
+        """Whether one of our indexes exists."""
+        return self.indexes is None or self.spec.index_name(suffix) in self.indexes
 
     # -- predicates; statuses are literals, because a partial index is used only if a query repeats
     # its predicate
@@ -588,12 +582,8 @@ class Tables(ABC):
         """All unfinished rows, for a query that reads the whole object index."""
         return self.unfinished(c)
 
-    def with_object(self, c: Cols) -> Sequence[ColumnElement[bool]]:
-        """The entries of the object index that have an object."""
-        return self.unfinished(c), c.object_id.is_not(None)
-
     def between_objects(self, key: ColumnElement[Any]) -> ColumnElement[bool]:
-        """The same, of its key, as ranges."""
+        """The entries of the object index that have an object, by its key, as ranges."""
         return key.is_not(None)
 
     def without_object(self, c: Cols) -> Sequence[ColumnElement[bool]]:
@@ -645,5 +635,4 @@ class Tables(ABC):
 
     def slice_rows(self, c: Cols, role: str) -> ColumnElement[bool]:
         """The predicate that lets a query use the index of a slice."""
-        there = self.indexes is None or self.spec.index_name(SLICES[role]) in self.indexes
-        return self.in_slices(c) if there else self.unfinished(c)
+        return self.in_slices(c) if self.has_index(SLICES[role]) else self.unfinished(c)
