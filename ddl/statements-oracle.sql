@@ -517,16 +517,16 @@ SELECT (SELECT /*+ FIRST_ROWS(100) INDEX(w msgworker_message_due) */ (EXTRACT(DA
 FROM msgworker_message w
 WHERE (w.status = 0 OR w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND (w.status IN (0, 1) OR
     w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND w.available_at > CAST(SYSTIMESTAMP AT TIME ZONE
-    'UTC' AS TIMESTAMP) AND w.available_at <= (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) +
-    NUMTODSINTERVAL(:mw_linger, 'SECOND')) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT /*+
-    FIRST_ROWS(100) INDEX(e msgworker_message_object) */ 1
+    'UTC' AS TIMESTAMP) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT /*+ FIRST_ROWS(100) INDEX(e
+    msgworker_message_object) */ 1
 FROM msgworker_message e
 WHERE CASE WHEN (e.status IN (0, 1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) THEN
     coalesce(e.object_id, CASE WHEN (e.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
     = w.object_id AND e.msg_id < w.msg_id))) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT /*+
     FIRST_ROWS(100) INDEX(r msgworker_message_guard) */ 1
 FROM msgworker_message r
-WHERE CASE WHEN (r.status = 1) THEN r.object_id END = w.object_id))) ORDER BY w.available_at
+WHERE CASE WHEN (r.status = 1) THEN r.object_id END = w.object_id))) AND w.available_at <= (CAST(SYSTIMESTAMP
+    AT TIME ZONE 'UTC' AS TIMESTAMP) + NUMTODSINTERVAL(:param_3, 'SECOND')) ORDER BY w.available_at
  FETCH FIRST 1 ROWS ONLY) AS d0, (SELECT /*+ FIRST_ROWS(100) INDEX(w msgworker_message_due) */ (EXTRACT(DAY
     FROM (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) - CAST(w.available_at AS TIMESTAMP))) * 86400 +
     EXTRACT(HOUR FROM (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) - CAST(w.available_at AS
@@ -536,16 +536,17 @@ WHERE CASE WHEN (r.status = 1) THEN r.object_id END = w.object_id))) ORDER BY w.
 FROM msgworker_message w
 WHERE (w.status = 0 OR w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND (w.status IN (0, 1) OR
     w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND w.available_at > CAST(SYSTIMESTAMP AT TIME ZONE
-    'UTC' AS TIMESTAMP) AND w.available_at <= (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) +
-    NUMTODSINTERVAL(:mw_retry, 'SECOND')) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT /*+
-    FIRST_ROWS(100) INDEX(e msgworker_message_object) */ 1
+    'UTC' AS TIMESTAMP) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT /*+ FIRST_ROWS(100) INDEX(e
+    msgworker_message_object) */ 1
 FROM msgworker_message e
 WHERE CASE WHEN (e.status IN (0, 1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) THEN
     coalesce(e.object_id, CASE WHEN (e.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
     = w.object_id AND e.msg_id < w.msg_id))) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT /*+
     FIRST_ROWS(100) INDEX(r msgworker_message_guard) */ 1
 FROM msgworker_message r
-WHERE CASE WHEN (r.status = 1) THEN r.object_id END = w.object_id))) AND w.status = -1 ORDER BY w.available_at
+WHERE CASE WHEN (r.status = 1) THEN r.object_id END = w.object_id))) AND w.available_at <= (CAST(SYSTIMESTAMP
+    AT TIME ZONE 'UTC' AS TIMESTAMP) + NUMTODSINTERVAL(:param_4, 'SECOND')) AND w.status = -1 ORDER BY
+    w.available_at
  FETCH FIRST 1 ROWS ONLY) AS d1 FROM DUAL;
 SELECT (SELECT /*+ FIRST_ROWS(100) INDEX(w msgworker_message_due) */ (EXTRACT(DAY FROM (CAST(SYSTIMESTAMP AT
     TIME ZONE 'UTC' AS TIMESTAMP) - CAST(w.available_at AS TIMESTAMP))) * 86400 + EXTRACT(HOUR FROM
@@ -556,17 +557,17 @@ SELECT (SELECT /*+ FIRST_ROWS(100) INDEX(w msgworker_message_due) */ (EXTRACT(DA
 FROM msgworker_message w
 WHERE (w.status = 0 OR w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND (w.status IN (0, 1) OR
     w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND w.available_at > CAST(SYSTIMESTAMP AT TIME ZONE
-    'UTC' AS TIMESTAMP) AND w.available_at <= (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) +
-    NUMTODSINTERVAL(:mw_linger, 'SECOND')) AND coalesce(w.topic, 'default') IN (/* each of mw_topics */) AND
-    (coalesce(w.topic, 'default') NOT IN (/* each of mw_paused */)) AND NOT (w.object_id IS NOT NULL AND
-    (EXISTS (SELECT /*+ FIRST_ROWS(100) INDEX(e msgworker_message_object) */ 1
+    'UTC' AS TIMESTAMP) AND coalesce(w.topic, 'default') IN (/* each of param_2 */) AND (coalesce(w.topic,
+    'default') NOT IN (/* each of param_3 */)) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT /*+
+    FIRST_ROWS(100) INDEX(e msgworker_message_object) */ 1
 FROM msgworker_message e
 WHERE CASE WHEN (e.status IN (0, 1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) THEN
     coalesce(e.object_id, CASE WHEN (e.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
     = w.object_id AND e.msg_id < w.msg_id))) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT /*+
     FIRST_ROWS(100) INDEX(r msgworker_message_guard) */ 1
 FROM msgworker_message r
-WHERE CASE WHEN (r.status = 1) THEN r.object_id END = w.object_id))) ORDER BY w.available_at
+WHERE CASE WHEN (r.status = 1) THEN r.object_id END = w.object_id))) AND w.available_at <= (CAST(SYSTIMESTAMP
+    AT TIME ZONE 'UTC' AS TIMESTAMP) + NUMTODSINTERVAL(:param_6, 'SECOND')) ORDER BY w.available_at
  FETCH FIRST 1 ROWS ONLY) AS d0, (SELECT /*+ FIRST_ROWS(100) INDEX(w msgworker_message_due) */ (EXTRACT(DAY
     FROM (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) - CAST(w.available_at AS TIMESTAMP))) * 86400 +
     EXTRACT(HOUR FROM (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) - CAST(w.available_at AS
@@ -576,17 +577,18 @@ WHERE CASE WHEN (r.status = 1) THEN r.object_id END = w.object_id))) ORDER BY w.
 FROM msgworker_message w
 WHERE (w.status = 0 OR w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND (w.status IN (0, 1) OR
     w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND w.available_at > CAST(SYSTIMESTAMP AT TIME ZONE
-    'UTC' AS TIMESTAMP) AND w.available_at <= (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) +
-    NUMTODSINTERVAL(:mw_retry, 'SECOND')) AND coalesce(w.topic, 'default') IN (/* each of mw_topics */) AND
-    (coalesce(w.topic, 'default') NOT IN (/* each of mw_paused */)) AND NOT (w.object_id IS NOT NULL AND
-    (EXISTS (SELECT /*+ FIRST_ROWS(100) INDEX(e msgworker_message_object) */ 1
+    'UTC' AS TIMESTAMP) AND coalesce(w.topic, 'default') IN (/* each of param_2 */) AND (coalesce(w.topic,
+    'default') NOT IN (/* each of param_3 */)) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT /*+
+    FIRST_ROWS(100) INDEX(e msgworker_message_object) */ 1
 FROM msgworker_message e
 WHERE CASE WHEN (e.status IN (0, 1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) THEN
     coalesce(e.object_id, CASE WHEN (e.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
     = w.object_id AND e.msg_id < w.msg_id))) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT /*+
     FIRST_ROWS(100) INDEX(r msgworker_message_guard) */ 1
 FROM msgworker_message r
-WHERE CASE WHEN (r.status = 1) THEN r.object_id END = w.object_id))) AND w.status = -1 ORDER BY w.available_at
+WHERE CASE WHEN (r.status = 1) THEN r.object_id END = w.object_id))) AND w.available_at <= (CAST(SYSTIMESTAMP
+    AT TIME ZONE 'UTC' AS TIMESTAMP) + NUMTODSINTERVAL(:param_7, 'SECOND')) AND w.status = -1 ORDER BY
+    w.available_at
  FETCH FIRST 1 ROWS ONLY) AS d1 FROM DUAL;
 
 -- ==================== limits: Limits of topics over all instances: what is recorded, and what is free now
@@ -1619,22 +1621,25 @@ INSERT INTO msgworker_message (topic, object_id, status, error_try_times, payloa
 
 -- replace: Give a message that was never claimed what the new one says; whether that was done
 UPDATE msgworker_message SET payload=:b_payload, available_at=NULL, priority=:b_priority, headers=NULL WHERE
-    msgworker_message.msg_id = :mw_id AND msgworker_message.unique_key = :mw_key AND msgworker_message.status
-    = 0 AND coalesce(msgworker_message.error_try_times, 0) = 0 AND msgworker_message.claimed_at IS NULL AND
-    coalesce(msgworker_message.later_times, 0) = 0 AND msgworker_message.job_id IS NULL;
+    msgworker_message.msg_id = :msg_id_1 AND msgworker_message.unique_key = :param_1 AND
+    msgworker_message.status = 0 AND coalesce(msgworker_message.error_try_times, 0) = 0 AND
+    msgworker_message.claimed_at IS NULL AND coalesce(msgworker_message.later_times, 0) = 0 AND
+    msgworker_message.job_id IS NULL;
 UPDATE msgworker_message SET payload=:b_payload, available_at=(CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS
     TIMESTAMP) + NUMTODSINTERVAL(:b_delay, 'SECOND')), priority=:b_priority, headers=NULL WHERE
-    msgworker_message.msg_id = :mw_id AND msgworker_message.unique_key = :mw_key AND msgworker_message.status
-    = 0 AND coalesce(msgworker_message.error_try_times, 0) = 0 AND msgworker_message.claimed_at IS NULL AND
-    coalesce(msgworker_message.later_times, 0) = 0 AND msgworker_message.job_id IS NULL;
+    msgworker_message.msg_id = :msg_id_1 AND msgworker_message.unique_key = :param_1 AND
+    msgworker_message.status = 0 AND coalesce(msgworker_message.error_try_times, 0) = 0 AND
+    msgworker_message.claimed_at IS NULL AND coalesce(msgworker_message.later_times, 0) = 0 AND
+    msgworker_message.job_id IS NULL;
 UPDATE msgworker_message SET payload=:b_payload, available_at=:b_at, priority=:b_priority, headers=NULL WHERE
-    msgworker_message.msg_id = :mw_id AND msgworker_message.unique_key = :mw_key AND msgworker_message.status
-    = 0 AND coalesce(msgworker_message.error_try_times, 0) = 0 AND msgworker_message.claimed_at IS NULL AND
-    coalesce(msgworker_message.later_times, 0) = 0 AND msgworker_message.job_id IS NULL;
+    msgworker_message.msg_id = :msg_id_1 AND msgworker_message.unique_key = :param_1 AND
+    msgworker_message.status = 0 AND coalesce(msgworker_message.error_try_times, 0) = 0 AND
+    msgworker_message.claimed_at IS NULL AND coalesce(msgworker_message.later_times, 0) = 0 AND
+    msgworker_message.job_id IS NULL;
 
 -- give_up: Free the key of a message that holds it while it is open
-UPDATE msgworker_message SET unique_key=NULL WHERE msgworker_message.msg_id = :mw_id AND
-    msgworker_message.unique_key = :mw_key AND coalesce(msgworker_message.unique_kept, 0) != 1 AND
+UPDATE msgworker_message SET unique_key=NULL WHERE msgworker_message.msg_id = :msg_id_1 AND
+    msgworker_message.unique_key = :param_1 AND coalesce(msgworker_message.unique_kept, 0) != 1 AND
     msgworker_message.unique_key IS NOT NULL AND (msgworker_message.unique_kept = 1 OR
     msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND msgworker_message.finished_at IS
     NULL);

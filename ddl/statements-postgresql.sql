@@ -400,38 +400,37 @@ SELECT (SELECT (CAST(extract(epoch FROM statement_timestamp()) AS float8) - CAST
 FROM msgworker_message AS w
 WHERE (w.status > -1 AND w.status < 1 OR w.status > -2 AND w.status < 0 AND coalesce(w.error_try_times, 0) <
     3) AND (w.status IN (0, 1) OR w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND w.available_at >
-    statement_timestamp() AND w.available_at <= (statement_timestamp() + make_interval(secs => %(mw_linger)s))
-    AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
+    statement_timestamp() AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = w.object_id AND e.msg_id < w.msg_id AND (e.status IN (0, 1) OR e.status = -1 AND
     coalesce(e.error_try_times, 0) < 3)
  LIMIT ALL OFFSET 0))) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS r
 WHERE r.object_id = w.object_id AND r.status = 1
- LIMIT ALL OFFSET 0))) ORDER BY w.available_at
+ LIMIT ALL OFFSET 0))) AND w.available_at <= (statement_timestamp() + make_interval(secs => %(param_1)s))
+    ORDER BY w.available_at
  LIMIT 1) AS d0, (SELECT (CAST(extract(epoch FROM statement_timestamp()) AS float8) - CAST(extract(epoch FROM
     w.available_at) AS float8)) AS anon_2
 FROM msgworker_message AS w
 WHERE (w.status > -1 AND w.status < 1 OR w.status > -2 AND w.status < 0 AND coalesce(w.error_try_times, 0) <
     3) AND (w.status IN (0, 1) OR w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND w.available_at >
-    statement_timestamp() AND w.available_at <= (statement_timestamp() + make_interval(secs => %(mw_retry)s))
-    AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
+    statement_timestamp() AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = w.object_id AND e.msg_id < w.msg_id AND (e.status IN (0, 1) OR e.status = -1 AND
     coalesce(e.error_try_times, 0) < 3)
  LIMIT ALL OFFSET 0))) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS r
 WHERE r.object_id = w.object_id AND r.status = 1
- LIMIT ALL OFFSET 0))) AND w.status > -2 AND w.status < 0 ORDER BY w.available_at
+ LIMIT ALL OFFSET 0))) AND w.available_at <= (statement_timestamp() + make_interval(secs => %(param_2)s)) AND
+    w.status > -2 AND w.status < 0 ORDER BY w.available_at
  LIMIT 1) AS d1;
 SELECT (SELECT (CAST(extract(epoch FROM statement_timestamp()) AS float8) - CAST(extract(epoch FROM
     w.available_at) AS float8)) AS anon_1
 FROM msgworker_message AS w
 WHERE (w.status > -1 AND w.status < 1 OR w.status > -2 AND w.status < 0 AND coalesce(w.error_try_times, 0) <
     3) AND (w.status IN (0, 1) OR w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND w.available_at >
-    statement_timestamp() AND w.available_at <= (statement_timestamp() + make_interval(secs => %(mw_linger)s))
-    AND (CAST(coalesce(w.topic, 'default') AS TEXT) COLLATE "C") IN (/* each of mw_topics */) AND
-    ((CAST(coalesce(w.topic, 'default') AS TEXT) COLLATE "C") NOT IN (/* each of mw_paused */)) AND NOT
+    statement_timestamp() AND (CAST(coalesce(w.topic, 'default') AS TEXT) COLLATE "C") IN (/* each of param_2
+    */) AND ((CAST(coalesce(w.topic, 'default') AS TEXT) COLLATE "C") NOT IN (/* each of param_3 */)) AND NOT
     (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = w.object_id AND e.msg_id < w.msg_id AND (e.status IN (0, 1) OR e.status = -1 AND
@@ -439,15 +438,15 @@ WHERE e.object_id = w.object_id AND e.msg_id < w.msg_id AND (e.status IN (0, 1) 
  LIMIT ALL OFFSET 0))) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS r
 WHERE r.object_id = w.object_id AND r.status = 1
- LIMIT ALL OFFSET 0))) ORDER BY w.available_at
+ LIMIT ALL OFFSET 0))) AND w.available_at <= (statement_timestamp() + make_interval(secs => %(param_4)s))
+    ORDER BY w.available_at
  LIMIT 1) AS d0, (SELECT (CAST(extract(epoch FROM statement_timestamp()) AS float8) - CAST(extract(epoch FROM
     w.available_at) AS float8)) AS anon_2
 FROM msgworker_message AS w
 WHERE (w.status > -1 AND w.status < 1 OR w.status > -2 AND w.status < 0 AND coalesce(w.error_try_times, 0) <
     3) AND (w.status IN (0, 1) OR w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND w.available_at >
-    statement_timestamp() AND w.available_at <= (statement_timestamp() + make_interval(secs => %(mw_retry)s))
-    AND (CAST(coalesce(w.topic, 'default') AS TEXT) COLLATE "C") IN (/* each of mw_topics */) AND
-    ((CAST(coalesce(w.topic, 'default') AS TEXT) COLLATE "C") NOT IN (/* each of mw_paused */)) AND NOT
+    statement_timestamp() AND (CAST(coalesce(w.topic, 'default') AS TEXT) COLLATE "C") IN (/* each of param_2
+    */) AND ((CAST(coalesce(w.topic, 'default') AS TEXT) COLLATE "C") NOT IN (/* each of param_3 */)) AND NOT
     (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = w.object_id AND e.msg_id < w.msg_id AND (e.status IN (0, 1) OR e.status = -1 AND
@@ -455,7 +454,8 @@ WHERE e.object_id = w.object_id AND e.msg_id < w.msg_id AND (e.status IN (0, 1) 
  LIMIT ALL OFFSET 0))) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS r
 WHERE r.object_id = w.object_id AND r.status = 1
- LIMIT ALL OFFSET 0))) AND w.status > -2 AND w.status < 0 ORDER BY w.available_at
+ LIMIT ALL OFFSET 0))) AND w.available_at <= (statement_timestamp() + make_interval(secs => %(param_5)s)) AND
+    w.status > -2 AND w.status < 0 ORDER BY w.available_at
  LIMIT 1) AS d1;
 
 -- ==================== limits: Limits of topics over all instances: what is recorded, and what is free now
@@ -1741,27 +1741,27 @@ INSERT INTO msgworker_message (topic, object_id, status, error_try_times, payloa
 
 -- replace: Give a message that was never claimed what the new one says; whether that was done
 UPDATE msgworker_message SET payload=%(b_payload)s::VARCHAR, available_at=NULL,
-    priority=%(b_priority)s::SMALLINT, headers=NULL WHERE msgworker_message.msg_id = %(mw_id)s::BIGINT AND
-    msgworker_message.unique_key = %(mw_key)s::VARCHAR AND msgworker_message.status > -1 AND
+    priority=%(b_priority)s::SMALLINT, headers=NULL WHERE msgworker_message.msg_id = %(msg_id_1)s::BIGINT AND
+    msgworker_message.unique_key = %(param_1)s::VARCHAR AND msgworker_message.status > -1 AND
     msgworker_message.status < 1 AND coalesce(msgworker_message.error_try_times, 0) = 0 AND
     msgworker_message.claimed_at IS NULL AND coalesce(msgworker_message.later_times, 0) = 0 AND
     msgworker_message.job_id IS NULL;
 UPDATE msgworker_message SET payload=%(b_payload)s::VARCHAR, available_at=(statement_timestamp() +
     make_interval(secs => %(b_delay)s)), priority=%(b_priority)s::SMALLINT, headers=NULL WHERE
-    msgworker_message.msg_id = %(mw_id)s::BIGINT AND msgworker_message.unique_key = %(mw_key)s::VARCHAR AND
-    msgworker_message.status > -1 AND msgworker_message.status < 1 AND
+    msgworker_message.msg_id = %(msg_id_1)s::BIGINT AND msgworker_message.unique_key = %(param_1)s::VARCHAR
+    AND msgworker_message.status > -1 AND msgworker_message.status < 1 AND
     coalesce(msgworker_message.error_try_times, 0) = 0 AND msgworker_message.claimed_at IS NULL AND
     coalesce(msgworker_message.later_times, 0) = 0 AND msgworker_message.job_id IS NULL;
 UPDATE msgworker_message SET payload=%(b_payload)s::VARCHAR, available_at=%(b_at)s::TIMESTAMP WITH TIME ZONE,
-    priority=%(b_priority)s::SMALLINT, headers=NULL WHERE msgworker_message.msg_id = %(mw_id)s::BIGINT AND
-    msgworker_message.unique_key = %(mw_key)s::VARCHAR AND msgworker_message.status > -1 AND
+    priority=%(b_priority)s::SMALLINT, headers=NULL WHERE msgworker_message.msg_id = %(msg_id_1)s::BIGINT AND
+    msgworker_message.unique_key = %(param_1)s::VARCHAR AND msgworker_message.status > -1 AND
     msgworker_message.status < 1 AND coalesce(msgworker_message.error_try_times, 0) = 0 AND
     msgworker_message.claimed_at IS NULL AND coalesce(msgworker_message.later_times, 0) = 0 AND
     msgworker_message.job_id IS NULL;
 
 -- give_up: Free the key of a message that holds it while it is open
-UPDATE msgworker_message SET unique_key=NULL WHERE msgworker_message.msg_id = %(mw_id)s::BIGINT AND
-    msgworker_message.unique_key = %(mw_key)s::VARCHAR AND coalesce(msgworker_message.unique_kept, 0) != 1 AND
-    msgworker_message.unique_key IS NOT NULL AND (msgworker_message.unique_kept = 1 OR
+UPDATE msgworker_message SET unique_key=NULL WHERE msgworker_message.msg_id = %(msg_id_1)s::BIGINT AND
+    msgworker_message.unique_key = %(param_1)s::VARCHAR AND coalesce(msgworker_message.unique_kept, 0) != 1
+    AND msgworker_message.unique_key IS NOT NULL AND (msgworker_message.unique_kept = 1 OR
     msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND msgworker_message.finished_at IS
     NULL);

@@ -391,51 +391,51 @@ SELECT (SELECT ((julianday('now') - julianday(w.available_at)) * 86400.0) AS ano
 FROM msgworker_message AS w
 WHERE (w.status > -1 AND w.status < 1 OR w.status > -2 AND w.status < 0 AND coalesce(w.error_try_times, 0) <
     3) AND (w.status IN (0, 1) OR w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND w.available_at >
-    strftime('%Y-%m-%d %H:%M:%f', 'now') AND w.available_at <= strftime('%Y-%m-%d %H:%M:%f', 'now', ? || '
-    seconds') AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
+    strftime('%Y-%m-%d %H:%M:%f', 'now') AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = w.object_id AND e.msg_id < w.msg_id AND (e.status IN (0, 1) OR e.status = -1 AND
     coalesce(e.error_try_times, 0) < 3)))) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS r
-WHERE r.object_id = w.object_id AND r.status = 1))) ORDER BY w.available_at
+WHERE r.object_id = w.object_id AND r.status = 1))) AND w.available_at <= strftime('%Y-%m-%d %H:%M:%f', 'now',
+    ? || ' seconds') ORDER BY w.available_at
  LIMIT 1 OFFSET ?) AS d0, (SELECT ((julianday('now') - julianday(w.available_at)) * 86400.0) AS anon_2
 FROM msgworker_message AS w
 WHERE (w.status > -1 AND w.status < 1 OR w.status > -2 AND w.status < 0 AND coalesce(w.error_try_times, 0) <
     3) AND (w.status IN (0, 1) OR w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND w.available_at >
-    strftime('%Y-%m-%d %H:%M:%f', 'now') AND w.available_at <= strftime('%Y-%m-%d %H:%M:%f', 'now', ? || '
-    seconds') AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
+    strftime('%Y-%m-%d %H:%M:%f', 'now') AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = w.object_id AND e.msg_id < w.msg_id AND (e.status IN (0, 1) OR e.status = -1 AND
     coalesce(e.error_try_times, 0) < 3)))) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS r
-WHERE r.object_id = w.object_id AND r.status = 1))) AND w.status > -2 AND w.status < 0 ORDER BY w.available_at
+WHERE r.object_id = w.object_id AND r.status = 1))) AND w.available_at <= strftime('%Y-%m-%d %H:%M:%f', 'now',
+    ? || ' seconds') AND w.status > -2 AND w.status < 0 ORDER BY w.available_at
  LIMIT 1 OFFSET ?) AS d1;
 SELECT (SELECT ((julianday('now') - julianday(w.available_at)) * 86400.0) AS anon_1
 FROM msgworker_message AS w
 WHERE (w.status > -1 AND w.status < 1 OR w.status > -2 AND w.status < 0 AND coalesce(w.error_try_times, 0) <
     3) AND (w.status IN (0, 1) OR w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND w.available_at >
-    strftime('%Y-%m-%d %H:%M:%f', 'now') AND w.available_at <= strftime('%Y-%m-%d %H:%M:%f', 'now', ? || '
-    seconds') AND (coalesce(w.topic, 'default') COLLATE BINARY) IN (/* each of mw_topics */) AND
-    ((coalesce(w.topic, 'default') COLLATE BINARY) NOT IN (/* each of mw_paused */)) AND NOT (w.object_id IS
-    NOT NULL AND (EXISTS (SELECT 1
+    strftime('%Y-%m-%d %H:%M:%f', 'now') AND (coalesce(w.topic, 'default') COLLATE BINARY) IN (/* each of
+    param_2 */) AND ((coalesce(w.topic, 'default') COLLATE BINARY) NOT IN (/* each of param_3 */)) AND NOT
+    (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = w.object_id AND e.msg_id < w.msg_id AND (e.status IN (0, 1) OR e.status = -1 AND
     coalesce(e.error_try_times, 0) < 3)))) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS r
-WHERE r.object_id = w.object_id AND r.status = 1))) ORDER BY w.available_at
+WHERE r.object_id = w.object_id AND r.status = 1))) AND w.available_at <= strftime('%Y-%m-%d %H:%M:%f', 'now',
+    ? || ' seconds') ORDER BY w.available_at
  LIMIT 1 OFFSET ?) AS d0, (SELECT ((julianday('now') - julianday(w.available_at)) * 86400.0) AS anon_2
 FROM msgworker_message AS w
 WHERE (w.status > -1 AND w.status < 1 OR w.status > -2 AND w.status < 0 AND coalesce(w.error_try_times, 0) <
     3) AND (w.status IN (0, 1) OR w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND w.available_at >
-    strftime('%Y-%m-%d %H:%M:%f', 'now') AND w.available_at <= strftime('%Y-%m-%d %H:%M:%f', 'now', ? || '
-    seconds') AND (coalesce(w.topic, 'default') COLLATE BINARY) IN (/* each of mw_topics */) AND
-    ((coalesce(w.topic, 'default') COLLATE BINARY) NOT IN (/* each of mw_paused */)) AND NOT (w.object_id IS
-    NOT NULL AND (EXISTS (SELECT 1
+    strftime('%Y-%m-%d %H:%M:%f', 'now') AND (coalesce(w.topic, 'default') COLLATE BINARY) IN (/* each of
+    param_2 */) AND ((coalesce(w.topic, 'default') COLLATE BINARY) NOT IN (/* each of param_3 */)) AND NOT
+    (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = w.object_id AND e.msg_id < w.msg_id AND (e.status IN (0, 1) OR e.status = -1 AND
     coalesce(e.error_try_times, 0) < 3)))) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS r
-WHERE r.object_id = w.object_id AND r.status = 1))) AND w.status > -2 AND w.status < 0 ORDER BY w.available_at
+WHERE r.object_id = w.object_id AND r.status = 1))) AND w.available_at <= strftime('%Y-%m-%d %H:%M:%f', 'now',
+    ? || ' seconds') AND w.status > -2 AND w.status < 0 ORDER BY w.available_at
  LIMIT 1 OFFSET ?) AS d1;
 
 -- ==================== limits: Limits of topics over all instances: what is recorded, and what is free now

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -23,7 +22,7 @@ from msgworker.db import (
 from msgworker.message import DEFAULT_TOPIC, Status
 from msgworker.store.candidates import Candidate, as_candidates, due_rows, hint_columns
 from msgworker.store.controls import topic_or_held
-from msgworker.table import URGENT, Cols, Slice, Tables, text_lit
+from msgworker.table import URGENT, Slice, Tables, text_lit
 from msgworker.table.tables import (
     ONE,
     ZERO,
@@ -55,77 +54,30 @@ def due_in(
     topics: those handled, None = all. within: in this slice only. One step into the index
     by instant, and over what stands there before it that may not be started.
     """
-    if not t.has("available_at"):
-        return None
-
-    def build(some: bool, but: bool) -> sa.Select[Any]:
-        linger, retry = (bindparam(f"mw_{name}", type_=sa.Float()) for name in ("linger", "retry"))
-        handled = (some, but, role)
-        selects = [_next(t, linger, *handled), _next(t, retry, *handled, failed=True)]
-        return sa.select(*(one.scalar_subquery().label(f"d{i}") for i, one in enumerate(selects)))
-
-    if not (t.has("topic") or t.asks_jobs):  # every message is of one topic
-        handled = topics is None or DEFAULT_TOPIC in topics
-        nothing = not handled or DEFAULT_TOPIC in paused
-        linger, retry_linger = (-1.0, -1.0) if nothing else (linger, retry_linger)
-        topics, paused = None, ()
-    key = (topics is not None, bool(paused))
-    role = None if within is None else within.role
-    params: dict[str, Any] = {"mw_linger": float(linger), "mw_retry": float(retry_linger)}
-    if topics is not None:
-        params["mw_topics"] = sorted(topics)
-    if paused:
-        params["mw_paused"] = sorted(paused)
-    if within is not None:
-        params["mw_slice"] = list(within.values)
-    found = conn.execute(t.built(("due_in", role, *key), lambda: build(*key)), params).first()
-    ahead = [max(0.0, -float(past)) for past in found or () if past is not None]
-    return min(ahead, default=None)
-
-
-def _within(t: Tables, c: Cols, role: str | None) -> list[ColumnElement[bool]]:
-    if role is None:
-        return []
-    return [t.slice_value(c, role).in_(bindparam("mw_slice", expanding=True))]
-
-
-def _next(
-    t: Tables,
-    within: ColumnElement[Any],
-    some: bool,
-    but: bool,
-    role: str | None,
-    *,
-    failed: bool = False,
-) -> sa.Select[Any]:
     source = t.message.alias("w")
     c = t.cols(source)
-    assert c.available_at is not None
-    query = t.hinted(sa.select(seconds_since(c.available_at)), source, "due").where(
-        t.claimable(c),
-        t.unfinished(c),
-        is_to_come(c.available_at, now()),
-        has_come(c.available_at, now_plus(within)),
-        *_handled(t, c, some, but),
-        *_within(t, c, role),
-        sa.not_(t.earlier_unfinished(c)),
-        sa.not_(t.object_is_running(c)),
-    )
-    if failed:
-        query = query.where(t.stands_at(c, Status.FAILED))
-    return query.order_by(c.available_at).limit(ONE)
+    if c.available_at is None:
+        return None
+    where = [t.claimable(c), t.unfinished(c), is_to_come(c.available_at, now())]
+    if c.topic is not None or t.asks_jobs:
+        topic = bytewise(sa.func.coalesce(topic_or_held(t, c), text_lit(DEFAULT_TOPIC)))
+        where += [] if topics is None else [topic.in_(sorted(topics))]
+        where += [topic.not_in(sorted(paused))] if paused else []
+    elif (topics is not None and DEFAULT_TOPIC not in topics) or DEFAULT_TOPIC in paused:
+        return None  # every message is of one topic
+    if within is not None:
+        where.append(t.slice_value(c, within.role).in_(within.values))
+    where += [sa.not_(t.earlier_unfinished(c)), sa.not_(t.object_is_running(c))]
 
+    def first(seconds: float, *more: ColumnElement[bool]) -> Select[Any]:
+        until = has_come(c.available_at, now_plus(sa.literal(float(seconds), sa.Float())))
+        query = t.hinted(sa.select(seconds_since(c.available_at)), source, "due")
+        return query.where(*where, until, *more).order_by(c.available_at).limit(ONE)
 
-def _handled(t: Tables, c: Cols, some: bool, but: bool) -> list[ColumnElement[bool]]:
-    if c.topic is None and not t.asks_jobs:
-        return []
-    topic = bytewise(sa.func.coalesce(topic_or_held(t, c), text_lit(DEFAULT_TOPIC)))
-    where: list[ColumnElement[bool]] = []
-    if some:
-        where.append(topic.in_(bindparam("mw_topics", expanding=True)))
-    if but:
-        where.append(topic.not_in(bindparam("mw_paused", expanding=True)))
-    return where
+    selects = (first(linger), first(retry_linger, t.stands_at(c, Status.FAILED)))
+    both = sa.select(*(one.scalar_subquery().label(f"d{i}") for i, one in enumerate(selects)))
+    found = conn.execute(both).first() or ()
+    return min((max(0.0, -float(past)) for past in found if past is not None), default=None)
 
 
 # --- Candidates by priority: the heads among the rows that have one, the highest first.
@@ -186,18 +138,18 @@ def due_and_ranked(
     if not t.has("available_at"):
         return ranked(conn, t, limit=most)
 
-    def build(from_start: bool) -> Any:
+    def build() -> Any:
         c = t.cols()
         assert c.available_at is not None
         rank = (ZERO - priority_of(c)).label("r")
-        due = due_rows(t, from_start, ZERO.label("ranked"), ONE.label("head"), rank)
+        due = due_rows(t, since is None, ZERO.label("ranked"), ONE.label("head"), rank)
         columns = hint_columns(t, c, instant_text(c.available_at))
         by_rank = _by_rank(t, *columns, ONE.label("ranked"), _is_head(t), limit="most")
         if t.database.bare_unions:
             return sa.union_all(due, by_rank)
         return sa.union_all(sa.select(due.subquery("q0")), sa.select(by_rank.subquery("q1")))
 
-    statement = t.built(("due_and_ranked", since is None), partial(build, since is None))
+    statement = t.built(("due_and_ranked", since is None), build)
     at, msg_id = since or (None, None)
     params = {"at": at, "id": msg_id, "rows": limit, "most": most}
     rows = fetch(conn, statement, params)

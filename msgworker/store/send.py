@@ -205,39 +205,39 @@ def replace(conn: Connection, t: Tables, found: Holder, row: dict[str, Any]) -> 
     A run ends before a message with a key (store/claim.py), so its payload is read
     under its flag only. One that an edit has left at -1 (store/change.py) stays there.
     """
-    same = {"mw_id": found.msg_id, "mw_key": row["b_unique_key"]}
     new = {name: row[name] for name, param in PARAMS.items() if param.replaces and name in row}
     with t.database.past_snapshot(conn):
         for status in (Status.NEW, Status.FAILED):
             if status is Status.FAILED and t.has("available_at"):
                 new = _waiting(new)
-            statement = _replacing(t, status, frozenset(new))
-            if conn.execute(statement, new | same).rowcount:
+            change = _replacing(t, found, row["b_unique_key"], status, frozenset(new))
+            if conn.execute(change, new).rowcount:
                 return True
     return False
 
 
-def _replacing(t: Tables, status: Status, names: frozenset[str]) -> sa.Update:
-    def build() -> sa.Update:
-        c = t.cols()
-        never = [t.stands_at(c, status), t.tries(c) == ZERO]
-        if c.claimed_at is not None:
-            never.append(c.claimed_at.is_(None))
-        if c.later_times is not None:
-            never.append(sa.func.coalesce(c.later_times, ZERO) == ZERO)
-        if c.job_id is not None:
-            same_job = [c.job_id == bindparam("b_job_id")] if "b_job_id" in names else []
-            never.append(sa.or_(c.job_id.is_(None), *same_job))
-        unsaid = {"priority": ZERO, "available_at": sa.null(), "headers": sa.null()}
-        new = unsaid | sent_values(t, names)
-        assert c.unique_key is not None
-        same = (
-            c.msg_id == bindparam("mw_id"),
-            c.unique_key == bindparam("mw_key", type_=AnyText()),
-        )
-        return sa.update(t.message).where(*same, *never).values(t.values(**new))
+def _replacing(
+    t: Tables, found: Holder, key: str, status: Status, names: frozenset[str]
+) -> sa.Update:
+    c = t.cols()
+    never = [t.stands_at(c, status), t.tries(c) == ZERO]
+    if c.claimed_at is not None:
+        never.append(c.claimed_at.is_(None))
+    if c.later_times is not None:
+        never.append(sa.func.coalesce(c.later_times, ZERO) == ZERO)
+    if c.job_id is not None:
+        same_job = [c.job_id == bindparam("b_job_id")] if "b_job_id" in names else []
+        never.append(sa.or_(c.job_id.is_(None), *same_job))
+    unsaid = {"priority": ZERO, "available_at": sa.null(), "headers": sa.null()}
+    new = t.values(**unsaid | sent_values(t, names))
+    return sa.update(t.message).where(*_holds(t, found, key), *never).values(new)
 
-    return t.built(("replace", status, names), build)
+
+def _holds(t: Tables, found: Holder, key: str) -> list[sa.ColumnElement[bool]]:
+    """It is the message that holds the key."""
+    c = t.cols()
+    assert c.unique_key is not None
+    return [c.msg_id == found.msg_id, c.unique_key == sa.literal(key, AnyText())]
 
 
 def _waiting(new: dict[str, Any]) -> dict[str, Any]:
@@ -253,19 +253,11 @@ def _waiting(new: dict[str, Any]) -> dict[str, Any]:
 def give_up(conn: Connection, t: Tables, found: Holder, key: str) -> None:
     """Free the key of a message that holds it while it is open."""
 
-    def build() -> sa.Update:
-        c = t.cols()
-        assert c.unique_key is not None
-        same = [
-            c.msg_id == bindparam("mw_id"),
-            c.unique_key == bindparam("mw_key", type_=AnyText()),
-        ]
-        same.append(sa.func.coalesce(c.unique_kept, ZERO) != ONE)
-        without = {t.names["unique_key"]: sa.null()}
-        return sa.update(t.message).where(*same, key_counts(t, c)).values(without)
-
+    kept = sa.func.coalesce(t.cols().unique_kept, ZERO) == ONE
+    where = (*_holds(t, found, key), sa.not_(kept), key_counts(t, t.cols()))
+    change = sa.update(t.message).where(*where).values(t.values(unique_key=sa.null()))
     with t.database.past_snapshot(conn):
-        conn.execute(t.built("key_given_up", build), {"mw_id": found.msg_id, "mw_key": key})
+        conn.execute(change)
 
 
 # --- Insert messages in the caller's transaction.
@@ -370,19 +362,15 @@ def check_limits(t: Tables, row: dict[str, Any]) -> None:
     """Raise ConfigError or PayloadError if a column is too small for its value."""
     for limit in t.column_limits:
         value = row.get(f"b_{limit.role}")
-        if value is not None and (taken := limit.taken(value)) > limit.most:
-            _refuse_long(t, limit, value, taken)
-
-
-def _refuse_long(t: Tables, limit: db.ColumnLimit, value: Any, taken: int) -> NoReturn:
-    column = t.names[limit.role]
-    what = (
-        f"{limit.role} has {taken} {limit.unit}" if limit.unit else f"{limit.role} is {value!r:.60}"
-    )
-    text = f"the {what}, column {column} of table {t.spec.name} takes {limit.most} at most"
-    if limit.role == "payload":
-        raise PayloadError(f"{text}; store it elsewhere and send a reference, or widen the column")
-    raise ConfigError(f"{text}; nothing was written. Widen the column, or give a shorter one")
+        if value is None or (taken := limit.taken(value)) <= limit.most:
+            continue
+        what = f"has {taken} {limit.unit}" if limit.unit else f"is {value!r:.60}"
+        column = f"column {t.names[limit.role]} of table {t.spec.name}"
+        text = f"the {limit.role} {what}, {column} takes {limit.most} at most"
+        if limit.role == "payload":
+            hint = "store it elsewhere and send a reference, or widen the column"
+            raise PayloadError(f"{text}; {hint}")
+        raise ConfigError(f"{text}; nothing was written. Widen the column, or give a shorter one")
 
 
 def row_values(
@@ -467,12 +455,10 @@ def sent_values(t: Tables, keys: frozenset[str]) -> dict[str, Any]:
         roles["available_at"] = bindparam("b_at", type_=kind_of(t.cols().available_at))
     if "b_scheduled_for" in keys:
         roles["scheduled_for"] = bindparam("b_scheduled_for", type_=kind_of(t.cols().scheduled_for))
-    payload = t.cols().payload
-    if "b_payload" in keys and payload is not None:
-        roles["payload"] = db.json_text(t.database, "b_payload", payload)
-    headers = t.cols().headers
-    if "b_headers" in keys and headers is not None:
-        roles["headers"] = db.json_text(t.database, "b_headers", headers)
+    for role in ("payload", "headers"):
+        column = getattr(t.cols(), role)
+        if f"b_{role}" in keys and column is not None:
+            roles[role] = db.json_text(t.database, f"b_{role}", column)
     return roles
 
 

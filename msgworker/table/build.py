@@ -41,7 +41,7 @@ from msgworker.table.columns import (
     ColumnRole,
 )
 from msgworker.table.indexes import add_job_index, add_priority_index, add_unique_index, indexing
-from msgworker.table.spec import MessageTable, marked_where, where_columns
+from msgworker.table.spec import MessageTable, found_in, marked_where, where_columns
 from msgworker.table.tables import Tables
 
 MAX_TABLE = 128
@@ -120,6 +120,14 @@ def _table_name(length: int = MAX_TABLE, *, key: bool = True) -> sa.Column[Any]:
     return sa.Column("table_name", KeyText(length), primary_key=key, nullable=False)
 
 
+def _texts(**lengths: int) -> Iterable[sa.Column[Any]]:
+    return (sa.Column(name, plain_text(most)) for name, most in lengths.items())
+
+
+def _instants(*names: str, nullable: bool = False) -> Iterable[sa.Column[Any]]:
+    return (sa.Column(name, UtcDateTime(), nullable=nullable) for name in names)
+
+
 def _number(
     name: str, *, least: str = "0", big: bool = True, about: str | None = None
 ) -> sa.Column[Any]:
@@ -140,9 +148,7 @@ def LEASE(_: Database) -> Iterable[sa.Column[Any]]:
     yield sa.Column("kind", plain_text(20), nullable=False, server_default="instance")
     yield _number("term")
     yield sa.Column("taken_by", plain_text(64))
-    yield sa.Column("expires_at", UtcDateTime(), nullable=False)
-    yield sa.Column("started_at", UtcDateTime(), nullable=False)
-    yield sa.Column("renewed_at", UtcDateTime(), nullable=False)
+    yield from _instants("expires_at", "started_at", "renewed_at")
     yield sa.Column("label", plain_text(200))
     yield _number("in_hand", big=False)
     yield sa.Column("serves", LongText())
@@ -224,8 +230,7 @@ def AUDIT(_: Database) -> Iterable[sa.Column[Any]]:
     yield sa.Column("changed_at", UtcDateTime(), nullable=False)
     yield sa.Column("was_status", sa.SmallInteger(), nullable=False)
     yield sa.Column("was_tries", sa.SmallInteger(), nullable=False)
-    yield sa.Column("was_claimed_by", plain_text(MAX_WAS_OWNER))
-    yield sa.Column("was_error", plain_text(MAX_WAS_ERROR))
+    yield from _texts(was_claimed_by=MAX_WAS_OWNER, was_error=MAX_WAS_ERROR)
 
 
 @own_table(
@@ -329,9 +334,8 @@ def SCHEDULE(_: Database) -> Iterable[sa.Column[Any]]:
     yield sa.Column("object_id", plain_text(MAX_OBJECT_ID))
     yield sa.Column("payload", LongText())
     yield sa.Column("catch_up", plain_text(10), nullable=False)
-    yield sa.Column("next_at", UtcDateTime(), nullable=False)
-    yield sa.Column("last_at", UtcDateTime())
-    yield sa.Column("paused_at", UtcDateTime())
+    yield from _instants("next_at")
+    yield from _instants("last_at", "paused_at", nullable=True)
     yield sa.Column("paused_by", plain_text(200))
     yield _number("version")
     yield sa.Column("declared_by", plain_text(64))
@@ -359,16 +363,13 @@ def JOB_TABLE(database: Database) -> Iterable[sa.Column[Any]]:
     yield sa.Column("job_id", db.big_id(), *database.identity(), **counted)
     yield _table_name(key=False)
     yield sa.Column("name", plain_text(MAX_JOB), nullable=False)
-    texts = {"on_complete": MAX_TOPIC, "object_id": MAX_OBJECT_ID, "opened_by": MAX_ACTOR}
-    yield from (sa.Column(name, plain_text(most)) for name, most in texts.items())
+    yield from _texts(on_complete=MAX_TOPIC, object_id=MAX_OBJECT_ID, opened_by=MAX_ACTOR)
     yield sa.Column("payload", LongText())
     yield sa.Column("on_dead", plain_text(10), nullable=False, server_default="complete")
     now = db.created_default(database, "UTC")
     yield sa.Column("opened_at", UtcDateTime(), nullable=False, server_default=now)
-    instants = ("sealed_at", "cancelled_at", "completed_at", "paused_at")
-    yield from (sa.Column(name, UtcDateTime()) for name in instants)
-    yield sa.Column("paused_by", plain_text(MAX_ACTOR))
-    yield sa.Column("paused_reason", plain_text(MAX_REASON))
+    yield from _instants("sealed_at", "cancelled_at", "completed_at", "paused_at", nullable=True)
+    yield from _texts(paused_by=MAX_ACTOR, paused_reason=MAX_REASON)
     yield from (sa.Column(name, sa.BigInteger()) for name in ("report_id", "done", "dead"))
 
 
@@ -531,12 +532,7 @@ def build_tables(
 
 def live_names(spec: MessageTable, present: Iterable[str]) -> dict[str, str]:
     """Role -> name of the column as it is in the database."""
-    live = {name.lower(): name for name in sorted(present)} | {n: n for n in present}
-    return {
-        role: live.get(name, live.get(name.lower(), ""))
-        for role, name in spec.names().items()
-        if name in live or name.lower() in live
-    }
+    return found_in(present, spec.names())
 
 
 def _column(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Unpack, cast
 
@@ -53,11 +53,11 @@ MARK = "msgworker_where"
 """Marks a column of the message table as one of these, with its values."""
 
 
-def checked_where(given: Any, check_name: Callable[[str, object], None]) -> Where:
+def checked_where(given: Any) -> Where:
     """What a MessageTable takes. Raises ConfigError."""
     found = as_where({} if given is None else given, "where")
     for column in found:
-        check_name("where", column)
+        _check_name("where", column)
     return tuple(
         (column, tuple(values) if isinstance(values, list) else (values,))
         for column, values in found.items()
@@ -92,12 +92,18 @@ def part_of(where: Where) -> str:
     return f"_w{hashlib.sha256(said.encode()).hexdigest()[:6]}"
 
 
-def named_where(where: Where, present: Iterable[str]) -> dict[str, str]:
-    """The columns that are there -> their names in the database."""
+def found_in(present: Iterable[str], wanted: Mapping[str, str]) -> dict[str, str]:
+    """Those of the wanted columns that are there, by their names in the database. Matched without
+    regard to case, since databases fold unquoted names differently."""
     there = list(present)
     live = {name.lower(): name for name in sorted(there)} | {name: name for name in there}
-    found = {column: live.get(column, live.get(column.lower())) for column, _ in where}
-    return {column: name for column, name in found.items() if name is not None}
+    found = {key: live.get(name, live.get(name.lower())) for key, name in wanted.items()}
+    return {key: name for key, name in found.items() if name is not None}
+
+
+def named_where(where: Where, present: Iterable[str]) -> dict[str, str]:
+    """The columns that are there -> their names in the database."""
+    return found_in(present, {column: column for column, _ in where})
 
 
 def where_columns(
@@ -105,13 +111,13 @@ def where_columns(
 ) -> Iterator[sa.Column[Any]]:
     """Each as it is there; else, in a table that is new, as its values need it."""
     names = named_where(where, live)
+    kinds: dict[type, TypeEngine[Any]] = {
+        bool: sa.Boolean() if database.booleans else sa.SmallInteger(),
+        int: sa.BigInteger(),
+        str: db.plain_text(MAX_WHERE_TEXT),
+    }
     for column, values in where:
         some = next((value for value in values if value is not None), "")
-        kinds: dict[type, TypeEngine[Any]] = {
-            bool: sa.Boolean() if database.booleans else sa.SmallInteger(),
-            int: sa.BigInteger(),
-            str: db.plain_text(MAX_WHERE_TEXT),
-        }
         name = names.get(column, column)
         kind = live.get(name, kinds[type(some)])
         yield sa.Column(name, kind, nullable=True, info={MARK: values})
@@ -283,7 +289,7 @@ class MessageTable(Names):
             ),
             "shards": shards,
             "time_zone": checked_zone(time_zone, "time_zone"),
-            "where": checked_where(where, _check_name),
+            "where": checked_where(where),
         }
         for key, value in values.items():
             object.__setattr__(self, key, value)
@@ -331,15 +337,13 @@ class MessageTable(Names):
                     f"slices: {role!r:.60} is no column that slices this table; there are "
                     f"{', '.join(r for r in SLICES if getattr(self, r)) or 'none'}"
                 )
-        whole = {"max_tries": 1, "later_limit": 0, "max_payload": 1, "shards": 1}
-        for key, least in whole.items():
-            value = getattr(self, key)
+        most = {"shards": MOST_SHARDS, "max_tries": MAX_TRIES}
+        for key in ("max_tries", "later_limit", "max_payload", "shards"):
+            value, least = getattr(self, key), 0 if key == "later_limit" else 1
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ConfigError(f"{key} must be a whole number from {least} on, got {value!r}")
-        if self.shards > MOST_SHARDS:
-            raise ConfigError(f"shards must be at most {MOST_SHARDS}, got {self.shards}")
-        if self.max_tries > MAX_TRIES:
-            raise ConfigError(f"max_tries must be at most {MAX_TRIES}, got {self.max_tries}")
+            if key in most and value > most[key]:
+                raise ConfigError(f"{key} must be at most {most[key]}, got {value}")
         delay = self.visibility_delay_seconds
         known = isinstance(delay, int | float) and not isinstance(delay, bool)
         if not (known and 0 <= delay <= 86_400):
