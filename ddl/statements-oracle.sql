@@ -972,7 +972,7 @@ WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.s
 SELECT msgworker_message.msg_id
 FROM msgworker_message
 WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status = 1 AND
-    msgworker_message.claimed_by = :param_1 ORDER BY msgworker_message.msg_id FOR UPDATE SKIP LOCKED;
+    msgworker_message.claimed_by = :mw_me ORDER BY msgworker_message.msg_id FOR UPDATE SKIP LOCKED;
 
 -- foreign: (msg_id, tries) of rows flagged without an owner, lowest first, at most `limit`
 SELECT f.i, f.n

@@ -20,6 +20,7 @@ from msgworker.payload import shown
 from msgworker.store import tries
 from msgworker.store.bounded import an_id
 from msgworker.store.rows import (
+    ME,
     MIN_ID,
     Row,
     Wanted,
@@ -153,14 +154,18 @@ def died(conn: Connection, t: Tables, ids: Sequence[int]) -> list[Row]:
 
 
 def _locked(
-    conn: Connection, t: Tables, ids: Sequence[int], whose: Sequence[ColumnElement[bool]]
+    conn: Connection,
+    t: Tables,
+    ids: Sequence[int],
+    whose: Sequence[ColumnElement[bool]],
+    me: str = "",
 ) -> list[int]:
     """Lock those rows that still have the same owner, without waiting for rows locked by others."""
     c = t.cols()
     query = sa.select(c.msg_id).where(t.among(c.msg_id), *whose).order_by(c.msg_id)
     if t.database.row_locks:
         query = query.with_for_update(skip_locked=t.database.skip_locked)
-    return list(conn.scalars(query, {"mw_ids": list(ids)})) if ids else []
+    return list(conn.scalars(query, {"mw_ids": list(ids), "mw_me": me})) if ids else []
 
 
 def foreign(
@@ -223,21 +228,22 @@ def release(
 ) -> int:
     """Release our own rows without a try; return how many were still ours. Locked rows are left.
     tries: as these were when claimed, for a table without owners."""
-    whose = _ours(t, me, tries)
-    free = _locked(conn, t, ids, whose)
+    whose = _ours(t, tries)
+    free = _locked(conn, t, ids, whose, me)
     if not free:
         return 0
     change = sa.update(t.message).where(t.among(t.cols().msg_id), *whose)
-    released = conn.execute(change.values(released_values(t)), {"mw_ids": free}).rowcount
+    params = {"mw_ids": free, "mw_me": me}
+    released = conn.execute(change.values(released_values(t)), params).rowcount
     check_written(conn, t, dict.fromkeys(free, Wanted(None)), "its release")
     return released
 
 
-def _ours(t: Tables, me: str, tries: int | None) -> list[ColumnElement[bool]]:
-    """Flagged by us; without owners, with as many tries as when claimed."""
+def _ours(t: Tables, tries: int | None) -> list[ColumnElement[bool]]:
+    """Flagged by us (ME); without owners, with as many tries as when claimed."""
     c = t.cols()
     same = [] if tries is None or t.has("claimed_by") else [t.tries(c) == tries]
-    return [t.mine(c, _value(me)), *same]
+    return [t.mine(c, ME), *same]
 
 
 class Found(NamedTuple):
@@ -258,7 +264,7 @@ def still_flagged(conn: Connection, t: Tables, seen: Mapping[int, int]) -> Found
 
     c, found = t.cols(), Found(set(), set())
     for tries_seen in sorted(set(seen.values())):
-        whose = _ours(t, "", tries_seen)
+        whose = _ours(t, tries_seen)
         ids = sorted(i for i, tries in seen.items() if tries == tries_seen)
         for begin in range(0, len(ids), BATCH):
             portion = ids[begin : begin + BATCH]
