@@ -199,10 +199,10 @@ _COUNTS = ("matched", "changed", "skipped")
 def _read(conn: Connection, t: Tables, which: sa.ColumnElement[bool]) -> Operation | None:
     c = OPERATION.of(t).c
     query = sa.select(*(c[name] for name in (*_OPERATION, *_COUNTS, "last_id", "steps")))
-    row = conn.execute(query.where(which, c.table_name == t.label)).first()
+    row = conn.execute(query.where(which, c.table_name == t.label)).mappings().first()
     if row is None:
         return None
-    values: dict[str, Any] = dict(row._mapping)
+    values: dict[Any, Any] = dict(row)
     asked = _asked(values.pop("op_filter"))
     return Operation(**values, **{name: asked[name] for name in asked if name != CHANGES})
 
@@ -349,7 +349,7 @@ def entries(
     if after is not None:
         query = query.where(c.op_id < sa.literal(after, sa.BigInteger()))
     query = query.where(c.table_name == t.label).order_by(c.op_id.desc()).limit(limit)
-    rows = [_entry(t, dict(row._mapping)) for row in conn.execute(query)]
+    rows = [_entry(t, dict(row)) for row in conn.execute(query).mappings()]
     return Found(rows, next_after=rows[-1].op_id if len(rows) == limit else None)
 
 
