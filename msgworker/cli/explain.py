@@ -4,6 +4,7 @@ and why they do not run."""
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -123,28 +124,25 @@ def explain(call: Call, msg_id: str) -> None:
         step, indent = step.behind, f"{indent}  "
 
 
-def _sentences(one: Explanation) -> list[str]:
+def _sentences(one: Explanation) -> Iterator[str]:
     info = one.message
     whose = "" if info.object_id is None else f", object {safe(info.object_id)}"
-    lines = [
-        f"message {info.msg_id} ({styled(info.status)}, topic {safe(info.topic)}{whose}): "
-        f"{safe(one.text)}"
-    ]
+    what = f"{styled(info.status)}, topic {safe(info.topic)}{whose}"
+    yield f"message {info.msg_id} ({what}): {safe(one.text)}"
     if one.since is not None:
-        lines.append(f"  since {when(one.since)}")
+        yield f"  since {when(one.since)}"
     if one.until is not None:
-        lines.append(f"  until {when(one.until)}")
+        yield f"  until {when(one.until)}"
     if one.items is not None:
         running = info.status is State.PROCESSING
-        lines.append(f"  its fan-out: {items_text(one.items, running=running)}")
+        yield f"  its fan-out: {items_text(one.items, running=running)}"
     if one.limit is not None:
-        lines.append(f"  limits of its topic: {safe(one.limit.use)}")
+        yield f"  limits of its topic: {safe(one.limit.use)}"
     if info.changed is not None:
-        lines.append(f"  {safe(str(info.changed))} {ago(info.changed.at)}")
+        yield f"  {safe(str(info.changed))} {ago(info.changed.at)}"
     if info.last_error is not None and info.status in (State.FAILED, State.DEAD):
         before = "" if info.changed is None else f", of before it was {safe(str(info.changed))}"
-        lines.append(f"  last error{before}: {safe(info.last_error)}")
-    return lines
+        yield f"  last error{before}: {safe(info.last_error)}"
 
 
 def _explained(one: Explanation) -> dict[str, Any]:

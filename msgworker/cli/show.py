@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -280,67 +280,61 @@ TRY_COLUMNS = (
 )
 
 
-def _lines(info: MessageInfo, app: App) -> list[tuple[str, str]]:
-    tries = f"{info.error_try_times} of {app.tables.spec.max_tries} tries failed"
-    state = f"{styled(info.status)}, {tries}"
-    if info.ending is not None:
-        how = safe(info.ending.text)
-        dead = styled(info.status)
-        state = how.replace("dead", dead, 1) if how.startswith("dead") else f"{dead}, {how}"
-    lines = [
-        ("message", f"{info.msg_id}"),
-        ("status", state),
-        ("topic", safe(info.topic)),
-        ("object", "none: no order required" if info.object_id is None else safe(info.object_id)),
-    ]
+def _lines(info: MessageInfo, app: App) -> Iterator[tuple[str, str]]:
+    """What a line each says of a message: a title, and its text."""
+    spec, changed, cancel = app.tables.spec, info.changed, info.cancel
+    yield "message", f"{info.msg_id}"
+    yield "status", _status(info, spec.max_tries)
+    yield "topic", safe(info.topic)
+    yield "object", "none: no order required" if info.object_id is None else safe(info.object_id)
     if info.acknowledged is not None:
-        lines.append(("known", f"acknowledged by {safe(info.acknowledged)}"))
-    if info.changed is not None:
-        why = f": {safe(info.changed.reason)}" if info.changed.reason else ""
-        lines.append(("changed", f"{safe(str(info.changed))} {ago(info.changed.at)}{why}"))
+        yield "known", f"acknowledged by {safe(info.acknowledged)}"
+    if changed is not None:
+        why = f": {safe(changed.reason)}" if changed.reason else ""
+        yield "changed", f"{safe(str(changed))} {ago(changed.at)}{why}"
     if info.priority:
-        lines.append(("priority", f"{info.priority}"))
+        yield "priority", f"{info.priority}"
     if info.scheduled_for is not None:
-        lines.append(("schedule", f"sent for {when(info.scheduled_for)}"))
+        yield "schedule", f"sent for {when(info.scheduled_for)}"
     if info.job_id is not None:
-        lines.append(("job", f"{info.job_id}: {command(f'jobs show {info.job_id}')}"))
+        yield "job", f"{info.job_id}: {command(f'jobs show {info.job_id}')}"
     if info.unique_key is not None:
         kept = ", kept until the message is purged" if info.unique_kept == 1 else ""
-        lines.append(("unique key", f"{safe(info.unique_key)}{kept}"))
+        yield "unique key", f"{safe(info.unique_key)}{kept}"
     if info.trace_id is not None:
-        lines.append(("trace", info.trace_id))
+        yield "trace", info.trace_id
     if info.crash_times:
-        lines.append(("crashes", f"{info.crash_times} of the tries ended with their process"))
+        yield "crashes", f"{info.crash_times} of the tries ended with their process"
     if info.later_times:
-        lines.append(("later", _later(info)))
-    times = {
-        "created": info.created_at,
-        "available": info.available_at,
-        "claimed": info.claimed_at if info.status is State.PROCESSING else None,
-        "finished": info.finished_at,
-    }
+        waits = info.later_reason is not None and info.status in (State.NEW, State.FAILED)
+        back = f"due again at {when(info.available_at)}, " if info.available_at and waits else ""
+        reason = "" if info.later_reason is None else f": {safe(info.later_reason)}"
+        yield "later", f"{back}postponed {plural(info.later_times, 'time')}{reason}"
     if info.created_at is None and app.tables.has("created_at"):
-        lines.append(("created", "unknown"))
-    lines += [(name, when(instant)) for name, instant in times.items() if instant is not None]
+        yield "created", "unknown"
+    for name in ("created", "available", "claimed", "finished"):
+        at = getattr(info, f"{name}_at")
+        if at is not None and (name != "claimed" or info.status is State.PROCESSING):
+            yield name, when(at)
     if info.claimed_by is not None:
-        lines.append(("claimed by", safe(info.claimed_by)))
-    if info.cancel is not None:
-        by, at = safe(info.cancel.actor), ago(info.cancel.requested_at)
-        lines.append(("cancel", f"requested by {by} {at}: {safe(info.cancel.reason)}"))
-    lines += [("odd", f"{role} holds {safe(held)}") for role, held in info.odd.items()]
-    if may := acts(info, app.tables.spec):
+        yield "claimed by", safe(info.claimed_by)
+    if cancel is not None:
+        who = f"{safe(cancel.actor)} {ago(cancel.requested_at)}"
+        yield "cancel", f"requested by {who}: {safe(cancel.reason)}"
+    for role, held in info.odd.items():
+        yield "odd", f"{role} holds {safe(held)}"
+    if may := acts(info, spec):
         force = " --force" if info.status is State.DONE else ""
         others = f", or {', '.join(may[1:])}" if may[1:] else ""
-        lines.append(("commands", f"{command(f'{may[0]} {info.msg_id}{force}')}{others}"))
-    return lines
+        yield "commands", f"{command(f'{may[0]} {info.msg_id}{force}')}{others}"
 
 
-def _later(info: MessageInfo) -> str:
-    at, why = info.available_at, info.later_reason
-    waits = at is not None and why is not None and info.status in (State.NEW, State.FAILED)
-    back = f"due again at {when(at)}, " if at is not None and waits else ""
-    reason = "" if why is None else f": {safe(why)}"
-    return f"{back}postponed {plural(info.later_times or 0, 'time')}{reason}"
+def _status(info: MessageInfo, max_tries: int) -> str:
+    status = styled(info.status)
+    if info.ending is None:
+        return f"{status}, {info.error_try_times} of {max_tries} tries failed"
+    how = safe(info.ending.text)
+    return how.replace("dead", status, 1) if how.startswith("dead") else f"{status}, {how}"
 
 
 # --- `audit`: what operators did, and the state before it.
