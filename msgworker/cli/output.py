@@ -270,10 +270,10 @@ def _print_wrapped(text: str, first: str, rest: str) -> None:
         print_line(line)
 
 
-def print_block(text: str, indent: str = "  ") -> None:
+def print_block(text: str) -> None:
     """A text of several lines, made safe and indented."""
     for line in text.split("\n"):
-        _print_wrapped(visible(line), indent, f"{indent}  " if line[:1] == " " else indent)
+        _print_wrapped(visible(line), "  ", "    " if line[:1] == " " else "  ")
 
 
 STYLES = {

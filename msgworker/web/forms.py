@@ -131,12 +131,12 @@ class Chosen:
     def job_id(self) -> int | None:
         return whole({"job": self.job}, "job", 0, 1, MOST) or None
 
-    def instant(self, now: datetime | None = None) -> datetime | None:
+    def instant(self) -> datetime | None:
         """`since` as an instant; raises ConfigError."""
         if not self.since:
             return None
         if self.since in SPANS:
-            return (now or datetime.now(UTC)) - timedelta(seconds=SPANS[self.since])
+            return datetime.now(UTC) - timedelta(seconds=SPANS[self.since])
         found = as_instant(self.since, "since")
         if found is None or not 1970 <= found.year <= 9000:
             words = ", ".join(SPANS)

@@ -101,7 +101,7 @@ def _after(key: str, path: tuple[str, ...]) -> list[tuple[str, ...]]:
     return [path[1:]] if path[0] in ("*", key) else []
 
 
-def payload(value: Any, redaction: Redaction, *, most: int = MOST_PAYLOAD) -> str:
+def payload(value: Any, redaction: Redaction) -> str:
     """A payload as text: redacted, indented and cut. What cannot be read as JSON is shown as the
     text that it is, or not at all if parts of payloads are to be hidden."""
     if value == "":
@@ -116,7 +116,7 @@ def payload(value: Any, redaction: Redaction, *, most: int = MOST_PAYLOAD) -> st
         if not isinstance(value, str | bytes):
             return "(it is nested too deeply to be shown)"
         text = value if isinstance(value, str) else repr(value)
-    return cut(text, most)
+    return cut(text, MOST_PAYLOAD)
 
 
 def changes(
@@ -163,12 +163,10 @@ def named(name: Any) -> str:
     return "whole" if len(cut(name, MOST_WHOLE + 1)) <= MOST_WHOLE else "text"
 
 
-def number(value: int | float | None, *, most: int | None = None) -> str:
-    """1,204; "10,000+" for what is more than `most`."""
+def number(value: int | float | None) -> str:
+    """1,204; a dash for None."""
     if value is None:
         return "–"
-    if most is not None and value > most:
-        return f"{most:,}+"
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
 
 

@@ -494,6 +494,13 @@ def paged(query: Mapping[str, str], after: Any, next_after: Any) -> dict[str, An
     return {"first": query if after else None, "more": following}
 
 
+def there(found: R | None, text: str) -> R:
+    """What was found; raises HTTPException 404 with the text if nothing was."""
+    if found is None:
+        raise HTTPException(404, text)
+    return found
+
+
 def site_of(request: HTTPConnection) -> Site:
     found: Site = request.app.state.site
     return found

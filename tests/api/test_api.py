@@ -239,7 +239,7 @@ def test_a_send_that_is_cut_off_before_its_commit_can_be_repeated(app, client, m
 
 def test_a_long_write_is_answered_with_its_number_and_goes_on(app, client, monkeypatch):
     put(app, *((f"o{n}", FAILED) for n in range(5)))
-    monkeypatch.setattr(operations.lasting, "__kwdefaults__", {"wait": 0.0})
+    monkeypatch.setattr(operations, "WAIT_SECONDS", 0.0)
     answer = client.post("/rerun", json={"filter": {"status": "dead"}, "rate": 4})
     assert (answer.status_code, answer.json()["finished"]) == (202, False)
     number = f"/operations/{answer.json()['op_id']}"
@@ -267,7 +267,7 @@ def test_a_write_that_does_not_begin_in_time_is_ended_and_does_nothing(
 ):
     ids = put(app, *((f"o{n}", FAILED) for n in range(3)))
     monkeypatch.setattr(operations, "BEGIN_SECONDS", 0.1)
-    monkeypatch.setattr(operations.lasting, "__kwdefaults__", {"wait": 0.0})
+    monkeypatch.setattr(operations, "WAIT_SECONDS", 0.0)
     real, go = bounded.ids_of_filter, threading.Event()
 
     def page(*args, **kwargs):

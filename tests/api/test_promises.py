@@ -221,7 +221,7 @@ def test_a_selection_that_is_not_counted_in_time_is_told_to_be_as_it_was(
 ) -> None:
     put(app, *((f"o{n}", FAILED) for n in range(3)))
     monkeypatch.setattr(operations, "BEGIN_SECONDS", 0.2)
-    monkeypatch.setattr(operations.lasting, "__kwdefaults__", {"wait": 0.0})
+    monkeypatch.setattr(operations, "WAIT_SECONDS", 0.0)
     go = threading.Event()
 
     def late(conn: Any, cursor: Any, statement: str, *_: Any) -> None:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
-from starlette.exceptions import HTTPException
 
 from msgworker.ops.call import Progress, Repaired, Sent
 from msgworker.queries.explain import Explanation
@@ -19,8 +18,10 @@ from msgworker.web.api import calling
 from msgworker.web.api.calling import ApiCall, Page, Wrong, endpoint, page_of
 from msgworker.web.api.operations import lasting
 from msgworker.web.sessions import Role
-from msgworker.web.site import COUNTED, Site
+from msgworker.web.site import COUNTED, Site, there
 from msgworker.web.writes import CHANGES, EDIT, Change
+
+MISSING = "there is no message {}; it may have been purged"
 
 
 class Filter(calling.Paging):
@@ -156,21 +157,15 @@ async def list_items(call: ApiCall) -> Page:
 async def explain_message(call: ApiCall) -> Explanation:
     """Why a message is not running."""
     msg_id = call.number("msg_id", "message")
-    found = _there(await call.site.ask(call.ops.explain, msg_id), msg_id)
-    return _without_payloads(found)
+    found = await call.site.ask(call.ops.explain, msg_id)
+    return _without_payloads(there(found, MISSING.format(msg_id)))
 
 
 async def _message(call: ApiCall, **more: Any) -> MessageInfo:
     """The message of the path, see `ops.show`; raises HTTPException."""
     msg_id = call.number("msg_id", "message")
-    found: MessageInfo = _there(await call.site.ask(call.ops.show, msg_id, **more), msg_id)
-    return found
-
-
-def _there(found: Any, msg_id: int) -> Any:
-    if found is None:
-        raise HTTPException(404, f"there is no message {msg_id}; it may have been purged")
-    return found
+    found = await call.site.ask(call.ops.show, msg_id, **more)
+    return there(found, MISSING.format(msg_id))
 
 
 def _without_payloads(found: Explanation) -> Explanation:

@@ -20,6 +20,7 @@ from msgworker.queries.jobs import JobInfo
 from msgworker.web import shown
 from msgworker.web.api import calling
 from msgworker.web.api.calling import ApiCall, Page, endpoint, page_of
+from msgworker.web.site import there
 from msgworker.web.threads import AFTER, RunningWrite, TooManyWrites
 from msgworker.web.writes import ON_THINGS, OnThing
 
@@ -32,13 +33,9 @@ LOOK_SECONDS = 0.02
 
 
 async def lasting(
-    call: ApiCall,
-    title: str,
-    write: Callable[[OnProgress], Repaired],
-    *,
-    wait: float = WAIT_SECONDS,
+    call: ApiCall, title: str, write: Callable[[OnProgress], Repaired]
 ) -> Repaired | Progress:
-    """The result of a write, or how far it is if it takes longer than `wait` seconds.
+    """The result of a write, or how far it is if it takes longer than WAIT_SECONDS.
 
     Raises what it raises; HTTPException 503 if too many run.
     """
@@ -59,7 +56,7 @@ async def lasting(
     except TooManyWrites as error:
         raise HTTPException(503, str(error), {"Retry-After": "5"}) from error
     begun = time.monotonic()
-    while not _answers(running, time.monotonic() - begun, wait):
+    while not _answers(running, time.monotonic() - begun):
         await asyncio.sleep(LOOK_SECONDS)
     if failed:
         raise call.site.hardships.answer(failed[0], running.attempt.left) or failed[0]
@@ -75,11 +72,11 @@ async def lasting(
     return running.progress
 
 
-def _answers(running: RunningWrite, seconds: float, wait: float) -> bool:
+def _answers(running: RunningWrite, seconds: float) -> bool:
     """Whether there is something to answer."""
-    if running.over.is_set() or seconds > max(wait, BEGIN_SECONDS):
+    if running.over.is_set() or seconds > max(WAIT_SECONDS, BEGIN_SECONDS):
         return True
-    return seconds > wait and running.op_id is not None
+    return seconds > WAIT_SECONDS and running.op_id is not None
 
 
 # --- Instances, schedules, limits and locks.
@@ -178,9 +175,7 @@ async def job_of(call: ApiCall) -> JobInfo:
     """The job of the path; raises HTTPException."""
     job_id = call.number("job_id", "job")
     found = await call.site.ask(call.ops.job, job_id) if job_id > 0 else None
-    if found is None:
-        raise HTTPException(404, f"there is no job {job_id}; see /jobs")
-    return found
+    return there(found, f"there is no job {job_id}; see /jobs")
 
 
 async def _about(call: ApiCall, act: OnThing, part: str) -> str | int:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from starlette.exceptions import HTTPException
-
 from msgworker.queries.counts import History, Overview, Sizes, Timings, TopicInfo
 from msgworker.queries.failures import Failures
 from msgworker.queries.jobs import JobInfo
@@ -16,6 +14,7 @@ from msgworker.web import shown
 from msgworker.web.api import calling
 from msgworker.web.api.calling import ApiCall, Page, endpoint, page_of
 from msgworker.web.api.operations import job_of
+from msgworker.web.site import there
 
 
 class Span(calling.ApiInput):
@@ -154,6 +153,4 @@ async def get_operation(call: ApiCall) -> Operation:
     """An operation as it is now: how many messages it has changed, and whether it has ended."""
     op_id = call.number("op_id", "operation")
     found = await call.site.ask(call.ops.operation, op_id)
-    if found is None:
-        raise HTTPException(404, f"there is no operation {op_id}; see /audit")
-    return replace(found, request=None)
+    return replace(there(found, f"there is no operation {op_id}; see /audit"), request=None)

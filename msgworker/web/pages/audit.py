@@ -17,7 +17,7 @@ from msgworker.store.bounded import MOST
 from msgworker.web import shown
 from msgworker.web.forms import SPANS, Chosen, whole
 from msgworker.web.sessions import Role
-from msgworker.web.site import Refused, Site, or_missing, page, paged, site_of
+from msgworker.web.site import Refused, Site, or_missing, page, paged, site_of, there
 from msgworker.web.threads import RunningWrite, TooManyWrites, Work
 
 ROWS = 50
@@ -128,8 +128,7 @@ async def write(site: Site, request: Request) -> dict[str, Any] | Response:
 @page("/writes/{write_id}/end", method="POST", name="write_end")
 async def end(site: Site, request: Request) -> Response:
     site.need(request, Role.OPERATOR)
-    found = running_write(site, request)
-    if found is None:
-        raise HTTPException(404, "this process does not know that write; the audit shows it")
+    missing = "this process does not know that write; the audit shows it"
+    found = there(running_write(site, request), missing)
     found.end()
     return RedirectResponse(site.url(request, "write", write_id=found.write_id), 303)

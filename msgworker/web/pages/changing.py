@@ -23,7 +23,7 @@ from msgworker.queries.messages import MessageInfo
 from msgworker.web import forms, shown
 from msgworker.web.forms import Chosen, whole
 from msgworker.web.pages.audit import HELP, begun
-from msgworker.web.site import COUNTED, Refused, Site, or_refused, page
+from msgworker.web.site import COUNTED, Refused, Site, or_refused, page, there
 from msgworker.web.writes import CHANGES, EDIT, ON_THINGS, Change, OnThing
 
 W = TypeVar("W", Change, OnThing)
@@ -281,9 +281,8 @@ async def edited(site: Site, request: Request) -> tuple[MessageInfo, tuple[str, 
     raises HTTPException."""
     site.need(request, EDIT.role)
     msg_id = id_of(request.path_params["msg_id"])
-    info = await site.ask(site.ops.show, msg_id, items=0)
-    if info is None:
-        raise HTTPException(404, f"there is no message {msg_id} in {site.app.table.name}")
+    missing = f"there is no message {msg_id} in {site.app.table.name}"
+    info = there(await site.ask(site.ops.show, msg_id, items=0), missing)
     tables = await site.ask(lambda: site.app.tables)
     left_out = ("available_at",) if info.status is State.DEAD else ()
     return info, tuple(name for name in _FIELDS if tables.has(name) and name not in left_out)

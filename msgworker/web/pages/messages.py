@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
@@ -30,7 +29,7 @@ from msgworker.store.tries import Kind
 from msgworker.web import shown
 from msgworker.web.forms import SPANS, Chosen
 from msgworker.web.sessions import Role
-from msgworker.web.site import Refused, Site, or_missing, page, paged
+from msgworker.web.site import Refused, Site, or_missing, page, paged, there
 from msgworker.web.writes import CHANGES, EDIT, Write
 
 ROWS = 50
@@ -185,9 +184,8 @@ def reasons(found: Explanation | None) -> list[Explanation]:
 async def message(site: Site, request: Request) -> dict[str, Any]:
     ops = site.ops
     msg_id = id_of(request.path_params["msg_id"])
-    info = await site.ask(ops.show, msg_id, items=ITEMS)
-    if info is None:
-        raise HTTPException(404, f"there is no message {msg_id} in {site.app.table.name}")
+    missing = f"there is no message {msg_id} in {site.app.table.name}"
+    info = there(await site.ask(ops.show, msg_id, items=ITEMS), missing)
     spec = await site.ask(lambda: site.app.tables.spec)
     audit = await site.ask(or_missing, ops.audit, msg_id, limit=AUDIT)
     asked = request.query_params.get("payload")
@@ -373,6 +371,7 @@ async def jobs(site: Site, request: Request) -> dict[str, Any]:
 async def job(site: Site, request: Request) -> dict[str, Any]:
     job_id = id_of(request.path_params["job_id"])
     found = await site.ask(site.ops.job, job_id) if job_id > 0 else None
-    if found is None:
-        raise HTTPException(404, f"there is no job {job_id}")
-    return {"job": found, "blocks": site.app.table.on_dead == "block"}
+    return {
+        "job": there(found, f"there is no job {job_id}"),
+        "blocks": site.app.table.on_dead == "block",
+    }
