@@ -41,8 +41,7 @@ of a batch each message has its share."""
 
 
 class Spans:
-    """Makes the spans of events, for settling threads. ahead: the database's clock less ours, as
-    the housekeeper last measured it; 0 where no history is kept."""
+    """Makes the spans of events, for settling threads. ahead: see above."""
 
     def __init__(
         self,
@@ -99,10 +98,8 @@ MOST_MINUTES = 60
 
 
 class MinuteStats:
-    """Counts of an instance. clock: the database's, in seconds since 1970; see `Spans`.
-
-    The thread that emits an event adds to the counts; the housekeeper takes minutes that are over.
-    """
+    """Counts of an instance. The thread that emits an event adds to them, the housekeeper takes
+    minutes that are over. clock: the database's, in seconds since 1970."""
 
     def __init__(self, stream: events.Events, clock: Callable[[], float]) -> None:
         self.clock = clock
@@ -210,11 +207,9 @@ def _measure(counts: Counts, span: events.Span) -> None:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of an instance, from its events: `claims`, `offered` and `won` are written in
-    the fetcher's thread, the others under the lock, since several threads may settle at once.
-
-    released: released at a stop. shared: released while running, for other instances.
-    """
+    """Counts of an instance, from its events: `claims`, `offered` and `won` are written in the
+    fetcher's thread, the others under the lock. released: at a stop. shared: released while
+    running, for other instances."""
 
     done: int = 0
     dead: int = 0
@@ -332,12 +327,11 @@ class EventLog:
         """retry_level: for a failed try that is tried again. storms: None = log every line."""
         self._log = log
         self._storms = storms
-        self._retry_level = retry_level
         self._overlapped: dict[str, Any] = {}  # the message for which a schedule has skipped ticks
         loggers: dict[type[events.Event], Callable[[Any], None]] = {
             events.InstanceStarted: self._started,
-            events.Retried: self._retried,
-            events.Dead: self._dead,
+            events.Retried: partial(self._outcome, retry_level, Said.MESSAGE_RETRIED, "failed"),
+            events.Dead: partial(self._outcome, logging.WARNING, Said.MESSAGE_DEAD, "is dead"),
             events.Cancelled: self._cancelled,
             events.Later: self._later,
             events.Lost: self._lost,
@@ -361,12 +355,6 @@ class EventLog:
     def _started(self, event: events.InstanceStarted) -> None:
         threads = plural(event.threads, "thread")
         self._say(logging.INFO, Said.INSTANCE_STARTED, "started with %s", threads)
-
-    def _retried(self, event: events.Retried) -> None:
-        self._outcome(self._retry_level, Said.MESSAGE_RETRIED, "failed", event)
-
-    def _dead(self, event: events.Dead) -> None:
-        self._outcome(logging.WARNING, Said.MESSAGE_DEAD, "is dead", event)
 
     def _cancelled(self, event: events.Cancelled) -> None:
         row, error = event.message, shown(event.error, MAX_ERROR)

@@ -77,7 +77,12 @@ class HistoryWriter:
             self._in_doubt = True
             if trouble(error) is Trouble.LOST:
                 raise
-            self._log_refusal(error)
+            if trouble(error) is not Trouble.REFUSED:  # the next write tries again
+                self._log.debug("the history is not written now: %s", reason_of(error))
+                return
+            self._log.warning("the history is not written: %s", reason_of(error))
+            self.minutes.end()
+            self.minutes = None  # nothing is counted any more
 
     def _write(self, counted: MinuteStats, minutes: list[history.Minute]) -> None:
         tables = self._setup.tables
@@ -96,16 +101,6 @@ class HistoryWriter:
         if forgets:
             with self._link.transaction() as conn:
                 history.forget(conn, tables, self._keep)
-
-    def _log_refusal(self, error: Exception) -> None:
-        """Without the privileges nothing is counted any more; else the next write tries again."""
-        if trouble(error) is not Trouble.REFUSED:
-            self._log.debug("the history is not written now: %s", reason_of(error))
-            return
-        self._log.warning("the history is not written: %s", reason_of(error))
-        assert self.minutes is not None
-        self.minutes.end()
-        self.minutes = None
 
 
 # --- Complete jobs of which nothing is unfinished.
