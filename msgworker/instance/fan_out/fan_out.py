@@ -258,11 +258,8 @@ def _executor_of(
     fn = fence.setup.tracer.around_items(topic_of(fence.row.topic), args.fn)
     if args.executor is not None:
         return Remote(args.executor, fn, ended, fence)
-
-    def make_run() -> Plain | Transactional:
-        return Transactional(fn, fence) if args.transactional_items else Plain(fn, fence)
-
-    return Threads(args.count, make_run, fence, ended)
+    kind = Transactional if args.transactional_items else Plain
+    return Threads(args.count, partial(kind, fn, fence), fence, ended)
 
 
 def _refuse_on_a_loop() -> None:
