@@ -900,7 +900,7 @@ FROM (SELECT CASE WHEN (coalesce(msgworker_message_1.error_try_times, 0) >= 3 AN
     concat(%s, '%%') ESCAPE '/')))) THEN 1 ELSE 0 END AS d
 FROM msgworker_message AS msgworker_message_1 FORCE INDEX (msgworker_message_job)
 WHERE msgworker_message_1.job_id = %s AND msgworker_message_1.mw_job_status = -1
- LIMIT 10000) AS d;
+ LIMIT %s) AS d;
 
 -- awaited: How many of these an open job waits for (on_dead="wait"), and others do not
 SELECT 1

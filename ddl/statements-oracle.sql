@@ -1259,7 +1259,7 @@ FROM (SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message_1 msgworker_message_job
     msgworker_message_1.last_error IS NOT NULL AND ((msgworker_message_1.last_error LIKE :param_1 || '%'
     ESCAPE '/') OR (msgworker_message_1.last_error LIKE :param_2 || '%' ESCAPE '/')))) THEN 1 ELSE 0 END AS d
 FROM msgworker_message msgworker_message_1
-WHERE msgworker_message_1.job_id = :mw_job AND CASE WHEN (msgworker_message_1.job_id IS NOT NULL) THEN
+WHERE msgworker_message_1.job_id = :param_3 AND CASE WHEN (msgworker_message_1.job_id IS NOT NULL) THEN
     msgworker_message_1.status END = -1
  FETCH FIRST 10000 ROWS ONLY) d;
 

@@ -1031,8 +1031,8 @@ FROM (SELECT CASE WHEN (coalesce(msgworker_message_1.error_try_times, 0) >= 3 AN
     OR ((CAST(msgworker_message_1.last_error AS TEXT) COLLATE "C") LIKE %(param_2)s::VARCHAR || '%%' ESCAPE
     '/')))) THEN 1 ELSE 0 END AS d
 FROM msgworker_message AS msgworker_message_1
-WHERE msgworker_message_1.job_id = %(mw_job)s::BIGINT AND msgworker_message_1.status = -1
- LIMIT 10000) AS d;
+WHERE msgworker_message_1.job_id = %(param_3)s::BIGINT AND msgworker_message_1.status = -1
+ LIMIT %(param_4)s::INTEGER) AS d;
 
 -- awaited: How many of these an open job waits for (on_dead="wait"), and others do not
 SELECT 1

@@ -957,7 +957,7 @@ FROM (SELECT CASE WHEN (coalesce(msgworker_message_1.error_try_times, 0) >= 3 AN
     ((msgworker_message_1.last_error COLLATE BINARY) LIKE ? || '%' ESCAPE '/')))) THEN 1 ELSE 0 END AS d
 FROM msgworker_message AS msgworker_message_1
 WHERE msgworker_message_1.job_id = ? AND msgworker_message_1.status = -1
- LIMIT 10000 OFFSET ?) AS d;
+ LIMIT ? OFFSET ?) AS d;
 
 -- awaited: How many of these an open job waits for (on_dead="wait"), and others do not
 SELECT 1

@@ -134,17 +134,14 @@ def _not_stored(part: Any) -> bool:
 
 
 class Walk(NamedTuple):
-    """Rows in the order of an index. by: its suffix, None = the primary key. where: its predicate.
-    key: what it is ordered by, a msg_id. exact: the filter keeps all of its rows, or they are few
-    on any table. instant: what its rows wait for, and by which they are ordered first. but: rows
-    that another walk shows."""
+    """Rows in the order of an index."""
 
-    by: str | None
-    where: tuple[ColumnElement[bool], ...]
-    key: ColumnElement[Any]
-    exact: bool = False
-    instant: ColumnElement[Any] | None = None
-    but: ColumnElement[bool] | None = None
+    by: str | None  # its suffix, None = the primary key
+    where: tuple[ColumnElement[bool], ...]  # its predicate
+    key: ColumnElement[Any]  # what it is ordered by, a msg_id
+    exact: bool = False  # the filter keeps all of its rows, or they are few on any table
+    instant: ColumnElement[Any] | None = None  # what its rows wait for, and are ordered by first
+    but: ColumnElement[bool] | None = None  # rows that another walk shows
 
     @property
     def order(self) -> tuple[ColumnElement[Any], ...]:

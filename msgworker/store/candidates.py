@@ -34,21 +34,18 @@ PAGE = 1000
 
 
 class Candidate(NamedTuple):
-    """A row that may be a head; only `due_after` fills `waits_until`, as `instant_text` reads it.
-
-    status, tries: as the driver gives them, which need not be whole numbers: `flag` compares them.
-    key: of the object, where ids that differ may be one to the database.
-    """
+    """A row that may be a head."""
 
     msg_id: int
     object_id: str | None
+    # As the driver gives them, which need not be whole numbers: `flag` compares them.
     status: int
     tries: Any
     crash_times: int
     topic: str | None
     due: int
-    waits_until: Any = None
-    key: Any = None
+    waits_until: Any = None  # as `instant_text` reads it; only `due_after` fills it
+    key: Any = None  # of the object, where ids that differ may be one to the database
 
     @property
     def same(self) -> Any:

@@ -33,6 +33,7 @@ from msgworker.store.rows import (
     changed,
     flagged_values,
     in_guard_order,
+    in_union,
     mine_among,
     or_zero,
     row_columns,
@@ -118,8 +119,9 @@ def _startable(t: Tables, c: Cols) -> ColumnElement[Any]:
     return sa.case(*waits, (free, ONE), else_=ZERO)
 
 
-def _slice_column(t: Tables, c: Cols, role: str | None) -> list[ColumnElement[Any]]:
-    return [] if role is None else [t.slice_value(c, role).label("v")]
+def _run_columns(t: Tables, c: Cols, role: str | None) -> list[ColumnElement[Any]]:
+    value = [] if role is None else [t.slice_value(c, role).label("v")]
+    return [_startable(t, c).label("s"), *value, *row_columns(t, c)]
 
 
 def _lateral(
@@ -131,7 +133,7 @@ def _lateral(
         objects = array_rows("o", {"place": places, "object_id": ids})
         c = t.cols(t.message.alias("m"))
         rows = (
-            sa.select(_startable(t, c).label("s"), *_slice_column(t, c, role), *row_columns(t, c))
+            sa.select(*_run_columns(t, c, role))
             .where(c.object_id == objects.c.object_id, t.unfinished(c))
             .order_by(c.msg_id)
             .limit(bindparam("rows", type_=sa.Integer()))
@@ -166,9 +168,8 @@ def _by_heads(
             .correlate(head)
         )
         place = listed.c.key.label("p")
-        columns = (_startable(t, c).label("s"), *_slice_column(t, c, role), *row_columns(t, c))
         joined = listed.join(head, h.msg_id == listed.c.value).join(source, c.msg_id.in_(ids))
-        return sa.select(place, *columns).select_from(joined)
+        return sa.select(place, *_run_columns(t, c, role)).select_from(joined)
 
     params = {"heads": [row.msg_id for row in asked], "rows": limit}
     return fetch(conn, t.built(("runs_by_heads", role), build), params)
@@ -194,16 +195,15 @@ def _union(
                 .order_by(t.open_msg_id(n))
                 .limit(bindparam("rows", type_=sa.Integer()))
             )
-            selects.append(ids if t.database.bare_unions else sa.select(ids.subquery(f"q{i}")))
+            selects.append(in_union(t, ids, f"q{i}"))
         union: Any = sa.union_all(*selects) if branches > 1 else selects[0]
         x = union.subquery("x")
         # Without the payloads: derived tables that hold them are written to disk by MariaDB (and
         # crashed a 10.11).
         source = t.message.alias("m")
         c = t.cols(source)
-        columns: list[Any] = [x.c.p, _startable(t, c).label("s")]
-        columns += (*_slice_column(t, c, role), *row_columns(t, c))
-        return sa.select(*columns).select_from(x.join(source, c.msg_id == x.c.i))
+        joined = x.join(source, c.msg_id == x.c.i)
+        return sa.select(x.c.p, *_run_columns(t, c, role)).select_from(joined)
 
     out: list[Any] = []
     odd = False
@@ -279,14 +279,11 @@ def kept(conn: Connection, t: Tables, candidates: Sequence[Candidate]) -> set[in
     """Those that could be flagged as they were seen, after a claim that has not done it: either
     a transaction has them locked, or the database changes nothing and says nothing."""
 
-    def build() -> Any:
-        c = t.cols()
-        return sa.select(c.msg_id, c.status, t.tries(c)).where(t.among(c.msg_id), *_is_head(t, c))
-
+    c = t.cols()
     seen = {(one.msg_id, one.status, one.tries) for one in candidates}
     ids = [one.msg_id for one in candidates]
-    rows = conn.execute(t.built("flag_kept", build), {"mw_ids": ids}).all()
-    return {row[0] for row in rows if tuple(row) in seen}
+    query = sa.select(c.msg_id, c.status, t.tries(c)).where(t.among(c.msg_id), *_is_head(t, c))
+    return {row[0] for row in conn.execute(query, {"mw_ids": ids}) if tuple(row) in seen}
 
 
 def _is_head(t: Tables, c: Cols) -> list[ColumnElement[bool]]:

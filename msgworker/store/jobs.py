@@ -27,7 +27,7 @@ from msgworker.db import Trouble, UtcDateTime, now, trouble
 from msgworker.message import DEFAULT_TOPIC, State, Status
 from msgworker.payload import encode
 from msgworker.store.bounded import SCAN, Capped, discarded, in_state
-from msgworker.store.rows import MIN_ID
+from msgworker.store.rows import MIN_ID, among_ids
 from msgworker.store.schedules import object_of
 from msgworker.store.send import insert_one, row_values
 from msgworker.table import JOB, JOB_TABLE, Cols, Tables, lit, text_lit
@@ -305,17 +305,13 @@ def given_up(conn: Connection, t: Tables, job_id: int) -> Capped:
     """How many messages of a job are dead and not discarded, among its first
     DEAD_LOOKED_AT failed ones."""
 
-    def build() -> Any:
-        source = t.message.alias()
-        c = t.cols(source)
-        spent = sa.and_(sa.not_(t.tries_left(c)), sa.not_(discarded(t, c)))
-        counted = sa.case((spent, ONE), else_=ZERO).label("d")
-        job = bindparam("mw_job", type_=_BIG)
-        failed = of_status(t, job, Status.FAILED, source=source).with_only_columns(counted)
-        first = failed.limit(lit(DEAD_LOOKED_AT))
-        return sa.select(sa.func.count(), sa.func.sum(first.subquery("d").c.d))
-
-    looked, found = conn.execute(t.built("job_given_up", build), {"mw_job": job_id}).one()
+    source = t.message.alias()
+    c = t.cols(source)
+    spent = sa.and_(sa.not_(t.tries_left(c)), sa.not_(discarded(t, c)))
+    counted = sa.case((spent, ONE), else_=ZERO).label("d")
+    failed = of_status(t, sa.literal(job_id, _BIG), Status.FAILED, source=source)
+    first = failed.with_only_columns(counted).limit(DEAD_LOOKED_AT).subquery("d")
+    looked, found = conn.execute(sa.select(sa.func.count(), sa.func.sum(first.c.d))).one()
     return Capped(int(found or 0), looked == DEAD_LOOKED_AT)
 
 
@@ -404,21 +400,18 @@ def held_up(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, list[s
     """Those of the messages that are dead and hold something up: msg_id -> "its object" and "its
     job 5"."""
 
-    def build() -> sa.Select[Any]:
-        c = t.cols()
-        flags = [ZERO if one is None else sa.case((one, ONE), else_=ZERO) for one in holds_up(t, c)]
-        job = sa.null() if c.job_id is None else c.job_id
-        return sa.select(c.msg_id, job, *flags).where(t.among(c.msg_id))
-
     t = readable(conn, t) if ids else t
     if not ids or (t.spec.on_dead != "block" and not is_there(t)):
         return {}
-    key, found = ("jobs_held_up", is_there(t)), dict[int, list[str]]()
-    for portion in t.portions(ids):
-        for msg_id, job, *flags in conn.execute(t.built(key, build), {"mw_ids": portion}):
-            named = zip(("its object", f"its job {job}"), flags, strict=True)
-            if any(flags):
-                found[int(msg_id)] = [what for what, does in named if does]
+    c = t.cols()
+    flags = [ZERO if one is None else sa.case((one, ONE), else_=ZERO) for one in holds_up(t, c)]
+    job = sa.null() if c.job_id is None else c.job_id
+    query = sa.select(c.msg_id, job, *flags).where(t.among(c.msg_id))
+    found: dict[int, list[str]] = {}
+    for msg_id, of_job, *does in among_ids(conn, t, query, ids):
+        named = zip(("its object", f"its job {of_job}"), does, strict=True)
+        if any(does):
+            found[int(msg_id)] = [what for what, one in named if one]
     return found
 
 

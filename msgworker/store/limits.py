@@ -85,13 +85,9 @@ def read_all(conn: Connection, t: Tables) -> dict[str, Recorded]:
     """The limited topics; none where the table is not there."""
     if not LIMIT.is_there(t):
         return {}
-
-    def build() -> sa.Select[Any]:
-        c = LIMIT.of(t).c
-        query = sa.select(c.topic, *_limit_columns(t), c.version, c.declared_by)
-        return query.where(c.table_name == t.label)
-
-    rows = conn.execute(t.built("limited", build))
+    c = LIMIT.of(t).c
+    query = sa.select(c.topic, *_limit_columns(t), c.version, c.declared_by)
+    rows = conn.execute(query.where(c.table_name == t.label))
     return {row[0]: Recorded(_limit(*row[1:5]), row[5], row[6]) for row in rows}
 
 
@@ -121,9 +117,8 @@ def declare(
 
 def remove(conn: Connection, t: Tables, topic: str) -> bool:
     """Forget the limits of a topic; False if it has none. In the caller's transaction."""
-    return bool(
-        conn.execute(sa.delete(LIMIT.of(t)).where(*_whose(t)), {"mw_topic": topic}).rowcount
-    )
+    gone = sa.delete(LIMIT.of(t)).where(*_whose(t))
+    return bool(conn.execute(gone, {"mw_topic": topic}).rowcount)
 
 
 def lock(conn: Connection, t: Tables, topic: str) -> Free | None:
@@ -164,14 +159,15 @@ def take(conn: Connection, t: Tables, topic: str, free: Free, count: int) -> Non
 def holders(conn: Connection, t: Tables, topic: str) -> Counter[str | None]:
     """How many messages of a topic are at 1, by their owner; None = a foreign consumer."""
 
-    def one(c: Cols, none: bool) -> ColumnElement[bool]:
+    none = topic == DEFAULT_TOPIC
+
+    def asked(c: Cols) -> ColumnElement[bool]:
         assert c.topic is not None
         same = c.topic == bindparam("mw_topic", type_=c.topic.type)
         return sa.or_(same, c.topic.is_(None)) if none else same
 
-    none = topic == DEFAULT_TOPIC
-    build = partial(_held, t, partial(one, none=none))
-    rows = fetch(conn, t.built(("limit_held", none), build), {"mw_topic": topic})
+    statement = t.built(("limit_held", none), partial(_held, t, asked))
+    rows = fetch(conn, statement, {"mw_topic": topic})
     # Compared here too: to the database, texts that differ may be equal.
     return Counter(row[1] for row in rows if topic_of(row[0]) == topic)
 

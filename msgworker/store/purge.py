@@ -15,7 +15,7 @@ from msgworker.message import Status
 from msgworker.store import items
 from msgworker.store.audit import inserted
 from msgworker.store.bounded import of_topic, refuse_lacking
-from msgworker.table import Cols, MessageTable, Tables, lit
+from msgworker.table import MessageTable, Tables, lit
 from msgworker.table.build import own_tables
 
 
@@ -32,8 +32,10 @@ class Old(NamedTuple):
     topic: str | None = None
 
 
-def _where(t: Tables, c: Cols, old: Old) -> list[ColumnElement[bool]]:
-    """Finished, and so long ago. A dead message that holds its object back is not finished."""
+def _chosen(t: Tables, old: Old) -> sa.Select[Any]:
+    """The ids of those that ended so long ago. A dead message that holds its object back has not
+    ended."""
+    c = t.cols()
     ended: ColumnElement[bool] = c.status == lit(Status.DONE)
     if old.dead:
         over = sa.and_(c.status == lit(Status.FAILED), sa.not_(t.unfinished(c)))
@@ -45,30 +47,25 @@ def _where(t: Tables, c: Cols, old: Old) -> list[ColumnElement[bool]]:
     if old.topic is not None:
         refuse_lacking(t, topic=old.topic)
         where += of_topic(c.topic, old.topic)
-    return where
+    return sa.select(c.msg_id).where(*where)
 
 
 def count(conn: Connection, t: Tables, old: Old) -> int:
     """How many messages are old enough."""
-    c = t.cols()
-    query = sa.select(sa.func.count()).select_from(t.message)
-    return int(conn.execute(query.where(*_where(t, c, old))).scalar_one())
+    query = _chosen(t, old).with_only_columns(sa.func.count(), maintain_column_froms=True)
+    return int(conn.execute(query).scalar_one())
 
 
 def page(conn: Connection, t: Tables, old: Old, *, after: int | None, limit: int) -> list[int]:
     """The next messages that are old enough, by msg_id, behind `after`."""
-    c = t.cols()
-    query = sa.select(c.msg_id).where(*_where(t, c, old))
-    if after is not None:
-        query = query.where(c.msg_id > after)
-    return list(conn.scalars(query.order_by(c.msg_id).limit(limit)))
+    query = _chosen(t, old).order_by(t.cols().msg_id).limit(limit)
+    return list(conn.scalars(query if after is None else query.where(t.cols().msg_id > after)))
 
 
 def lock(conn: Connection, t: Tables, ids: Sequence[int], old: Old) -> list[int]:
     """Lock those that are still old enough; at most `max_ids` ids. A rerun may have been faster."""
     c = t.cols()
-    query = sa.select(c.msg_id).where(t.among(c.msg_id), *_where(t, c, old))
-    query = query.order_by(c.msg_id)
+    query = _chosen(t, old).where(t.among(c.msg_id)).order_by(c.msg_id)
     if t.database.row_locks:
         query = query.with_for_update()
     return list(conn.scalars(query, {"mw_ids": list(ids)}))
@@ -80,20 +77,15 @@ def delete(conn: Connection, t: Tables, ids: Sequence[int], beside: Sequence[sa.
     Returns how many are gone: a trigger may keep some, or put them back, without an error.
     """
 
-    def build() -> sa.Delete:
-        return sa.delete(t.message).where(t.among(t.cols().msg_id))
-
-    def still() -> sa.Select[Any]:
-        return sa.select(sa.func.count()).where(t.among(t.cols().msg_id))
-
     names = sorted({t.spec.name, t.message.name, t.label, items.label(t.spec)})
     for table in beside:
         where = (table.c.table_name.in_(names), t.among(table.c.msg_id))
         conn.execute(sa.delete(table).where(*where), {"mw_ids": list(ids)})
-    deleted = int(conn.execute(t.built("purge", build), {"mw_ids": list(ids)}).rowcount)
+    these = t.among(t.cols().msg_id)
+    deleted = conn.execute(sa.delete(t.message).where(these), {"mw_ids": list(ids)}).rowcount
     if not t.on_delete:
         return deleted
-    there = conn.scalar(t.built("purge still", still), {"mw_ids": list(ids)})
+    there = conn.scalar(sa.select(sa.func.count()).where(these), {"mw_ids": list(ids)})
     return min(deleted, len(ids) - int(there or 0))
 
 

@@ -22,6 +22,7 @@ from msgworker.db import (
 from msgworker.message import DEFAULT_TOPIC, Status
 from msgworker.store.candidates import Candidate, as_candidates, due_rows, hint_columns
 from msgworker.store.controls import topic_or_held
+from msgworker.store.rows import in_union
 from msgworker.table import URGENT, Slice, Tables, text_lit
 from msgworker.table.tables import (
     ONE,
@@ -92,18 +93,15 @@ Place = tuple[int, int]
 
 @dataclass(slots=True)
 class Ranked:
-    """What was read by priority.
+    """What was read by priority."""
 
-    heads: those with a priority, the highest first, that wait for no instant. after: the last row
-    that was read, head or not; None = the end was reached. values: by msg_id, the slice of each
-    head, if a role was given. due: rows whose instant has come, if they were asked for.
-    priorities: by msg_id, of the heads, and of the due rows that have one.
-    """
-
+    # Those with a priority, the highest first, that wait for no instant.
     heads: list[Candidate] = field(default_factory=list)
-    after: Place | None = None
-    values: dict[int, Any] = field(default_factory=dict)
+    after: Place | None = None  # the last row that was read; None = the end was reached
+    values: dict[int, Any] = field(default_factory=dict)  # the slice of each, if a role was given
+    # Rows whose instant has come, if they were asked for.
     due: list[Candidate] = field(default_factory=list)
+    # Of the heads, and of the due rows that have one.
     priorities: dict[int, int] = field(default_factory=dict)
 
 
@@ -145,9 +143,7 @@ def due_and_ranked(
         due = due_rows(t, since is None, ZERO.label("ranked"), ONE.label("head"), rank)
         columns = hint_columns(t, c, instant_text(c.available_at))
         by_rank = _by_rank(t, *columns, ONE.label("ranked"), _is_head(t), limit="most")
-        if t.database.bare_unions:
-            return sa.union_all(due, by_rank)
-        return sa.union_all(sa.select(due.subquery("q0")), sa.select(by_rank.subquery("q1")))
+        return sa.union_all(in_union(t, due, "q0"), in_union(t, by_rank, "q1"))
 
     statement = t.built(("due_and_ranked", since is None), build)
     at, msg_id = since or (None, None)

@@ -44,14 +44,7 @@ MOST_COUNTED = (1 << 31) - 1
 
 
 class Row(NamedTuple):
-    """A flagged message, or one of its run.
-
-    created_at: as `instant_text` reads it.
-    flaw: None for nearly all; the payload's length where it was too long to be read, or to be read
-    ahead; or, as a text, why the message cannot be handled, whatever its handler: the column and
-    what it holds.
-    key: as of a candidate. headers: as text, where they are read.
-    """
+    """A flagged message, or one of its run."""
 
     msg_id: int
     object_id: str | None
@@ -60,10 +53,12 @@ class Row(NamedTuple):
     tries: int
     crash_times: int
     later_times: int
-    created_at: Any
+    created_at: Any  # as `instant_text` reads it
+    # None for nearly all; the payload's length where it was too long to be read, or to be read
+    # ahead; or, as a text, why the message cannot be handled: the column and what it holds.
     flaw: int | str | None
-    key: Any = None
-    headers: Any = None
+    key: Any = None  # as of a candidate
+    headers: Any = None  # as text, where they are read
 
     @property
     def oversize(self) -> int | None:
@@ -345,15 +340,13 @@ def by_key(t: Tables, change: sa.Update) -> sa.Update:
 
 def in_guard_order(t: Tables, change: sa.Update) -> sa.Update:
     """An UPDATE that flags several rows, given by id, in the order of the guard. The last call on
-    the statement: no condition may follow, see `in_order` of mysql.py.
+    the statement: a condition that follows would be a part of the order (`in_order` of mysql.py),
+    so a further `where` raises AssertionError on every database.
 
     Where the guard locks the gaps beside an entry, two that enter it in different orders deadlock.
     Rows are still locked by msg_id, as they are read; and in an object the old row leaves the guard
     before its next one comes. Without the hint a small table would be read whole, and rows that are
     to be sorted are waited for, also those that the conditions leave out.
-
-    It has all its conditions: on every database a further `where` raises AssertionError, since
-    where there is an order it would become a part of that.
     """
     if t.orders_updates:
         c = t.cols()
@@ -378,6 +371,11 @@ def among_ids(conn: Connection, t: Tables, query: Any, ids: Iterable[int]) -> It
     """The rows of a query of the messages `mw_ids`, asked in as many portions as it takes."""
     for portion in t.portions(list(ids)):
         yield from conn.execute(query, {"mw_ids": portion})
+
+
+def in_union(t: Tables, query: Select[Any], name: str) -> Select[Any]:
+    """A query with an order or a limit, as a part of a UNION."""
+    return query if t.database.bare_unions else sa.select(query.subquery(name))
 
 
 # --- Running rows, by their index: few entries, whatever the size of the table.

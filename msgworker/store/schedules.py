@@ -41,27 +41,22 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A schedule as it is in its row.
-
-    payload: JSON. next_at: its next tick; None if the row holds no valid instant. last_at: the tick
-    it fired last. version: grows with every change of the row, and does not begin again when a row
-    of this name is deleted and made anew. declared_by: the instance that has
-    written the declaration.
-    """
+    """A schedule as it is in its row."""
 
     name: str
     spec: str
     time_zone: str
     topic: str
     object_id: str | None
-    payload: str | None
+    payload: str | None  # JSON
     catch_up: str
-    next_at: datetime | None
-    last_at: datetime | None
+    next_at: datetime | None  # its next tick; None if the row holds no valid instant
+    last_at: datetime | None  # the tick it fired last
     paused_at: datetime | None
     paused_by: str | None
+    # Grows with every change, and does not begin again when a row of this name is made anew.
     version: int
-    declared_by: str | None
+    declared_by: str | None  # the instance that has written the declaration
     declared_at: datetime | None
     overlap: str = "allow"
     skipped: int = 0

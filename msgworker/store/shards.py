@@ -20,7 +20,7 @@ from sqlalchemy import ColumnElement, Connection, bindparam
 from msgworker.db import array_param, array_rows, array_text, fetch, json_rows, whole_number
 from msgworker.message import Status
 from msgworker.store.candidates import Candidate, as_candidates, hint_columns
-from msgworker.store.rows import MIN_ID
+from msgworker.store.rows import MIN_ID, in_union
 from msgworker.table import JOB, SLICES, Cols, Tables, lit
 from msgworker.table.tables import ONE, ZERO, job_status
 
@@ -90,17 +90,11 @@ def without_object(
 def open_in(conn: Connection, t: Tables, role: str, value: Any, *, objects: bool = False) -> bool:
     """Whether a message of the slice waits; None = of no slice. objects: one that has an object."""
 
-    def build() -> Any:
-        c = t.cols()
-        key = t.slice_key(c, role)
-        which = key.is_(None) if value is None else key == bindparam("value", type_=_type(t, role))
-        query = t.hinted(sa.select(ONE), t.message, SLICES[role])
-        query = query.where(which, t.slice_rows(c, role)).limit(1)
-        return query.where(c.object_id.is_not(None)) if objects else query
-
-    params = {} if value is None else {"value": value}
-    key = ("slice_open", role, value is None, objects)
-    if conn.scalar(t.built(key, build), params) is not None:
+    c = t.cols()
+    which = t.slice_key(c, role) == value  # None: IS NULL
+    query = t.hinted(sa.select(ONE), t.message, SLICES[role]).where(which, t.slice_rows(c, role))
+    query = query.where(c.object_id.is_not(None)) if objects else query
+    if conn.scalar(query.limit(1)) is not None:
         return True
     # Only a table of others has NULL there.
     null_is_0 = t.no_shard_apart(role)
@@ -110,24 +104,14 @@ def open_in(conn: Connection, t: Tables, role: str, value: Any, *, objects: bool
 def open_values(conn: Connection, t: Tables, role: str, *, most: int = 100) -> set[Any]:
     """The slices in which a message waits, `most` of them at most: a step of the index for
     each."""
-
-    def build(begun: bool) -> Any:
-        c = t.cols()
-        key: ColumnElement[Any] = t.slice_key(c, role)
-        query = t.hinted(sa.select(key), t.message, SLICES[role])
-        after = key > bindparam("value", type_=_type(t, role)) if begun else key.is_not(None)
-        return query.where(after, t.slice_rows(c, role)).order_by(key).limit(1)
-
-    found: set[Any] = set()
-    last = None
-    while len(found) < most:
-        statement = t.built(
-            ("slice_next", role, last is not None), partial(build, last is not None)
-        )
-        last = conn.scalar(statement, {} if last is None else {"value": last})
-        if last is None:
-            break
+    c, found = t.cols(), set[Any]()
+    key = t.slice_key(c, role)
+    query: Any = t.hinted(sa.select(key), t.message, SLICES[role])
+    query = query.where(t.slice_rows(c, role)).order_by(key).limit(1)
+    last = conn.scalar(query.where(key.is_not(None)))
+    while last is not None and len(found) < most:
         found.add(last)
+        last = conn.scalar(query.where(key > bindparam("value", last, type_=_type(t, role))))
     return found
 
 
@@ -310,12 +294,7 @@ def _heads(t: Tables, role: str, branches: int, begun: bool, none: bool) -> Any:
         page = page.where(*t.slice_entries(p, role))
         page = page.where(key.is_not(None) if after is None else key > after)
         page = page.order_by(key, t.open_msg_id(p)).limit(bindparam("rows", type_=sa.Integer()))
-        if asked is not None:
-            w = page.lateral("w")
-            selects.append(sa.select(w.c.v, w.c.o, w.c.i).select_from(asked.join(w, sa.true())))
-        else:
-            bare = t.database.bare_unions
-            selects.append(page if bare else sa.select(page.subquery(f"q{i}")))
+        selects.append(_branch(t, page, asked, i))
     u = _together(selects).c
     grouped = sa.select(
         u.v.label("v"), u.o.label("o"), sa.func.min(u.i).label("i"), sa.func.count().label("n")
@@ -345,14 +324,17 @@ def _without_object(t: Tables, role: str, branches: int, begun: bool, none: bool
         # Its first key is the same in all rows: an order that only the index of slices gives.
         order = [] if t.database.index_hint else [p.object_id]
         page = page.order_by(*order, key).limit(bindparam("rows", type_=sa.Integer()))
-        if asked is not None:
-            w = page.lateral("w")
-            selects.append(sa.select(*w.c).select_from(asked.join(w, sa.true())))
-        else:
-            bare = t.database.bare_unions
-            selects.append(page if bare else sa.select(page.subquery(f"q{i}")))
+        selects.append(_branch(t, page, asked, i))
     u = _together(selects)
     return sa.select(u).order_by(u.c.v, u.c.k)
+
+
+def _branch(t: Tables, page: sa.Select[Any], asked: Any, number: int) -> sa.Select[Any]:
+    """A page as a part of the UNION; or, in a LATERAL, those of all that are asked for."""
+    if asked is None:
+        return in_union(t, page, f"q{number}")
+    w = page.lateral("w")
+    return sa.select(*w.c).select_from(asked.join(w, sa.true()))
 
 
 def _together(selects: Sequence[sa.Select[Any]]) -> sa.Subquery:
@@ -424,7 +406,7 @@ def _heads_of_job(t: Tables) -> Any:
             query = query.where(t.tries_left(c))
         query = query.where(c.msg_id > bindparam("after", type_=sa.BigInteger()))
         query = query.order_by(c.msg_id).limit(bindparam("rows", type_=sa.Integer()))
-        selects.append(query if t.database.bare_unions else sa.select(query.subquery(f"q{n}")))
+        selects.append(in_union(t, query, f"q{n}"))
     return sa.union_all(*selects)
 
 

@@ -17,6 +17,7 @@ from sqlalchemy import ColumnElement, Connection, bindparam
 from msgworker.db import UtcDateTime, beginning, now, real_instant
 from msgworker.message import SPENT, plain_error
 from msgworker.payload import BEGINNING, shortened, shown
+from msgworker.store.rows import among_ids
 from msgworker.table import MAX_ERROR, Cols, Tables
 from msgworker.table.tables import ONE
 
@@ -215,23 +216,13 @@ def of(
     traces: with their tracebacks.
     """
 
-    def build() -> sa.Select[Any]:
-        c = t.failed_try.c
-        return (
-            sa.select(
-                *(c.msg_id, c.try_no, c.kind, c.instance, c.started_at, c.ended_at),
-                *(c.error, c.fingerprint),
-                *([c.traceback] if traces and t.keeps(c.traceback) else []),
-            )
-            .where(c.table_name == bindparam("mw_table"), t.among(c.msg_id))
-            .order_by(c.msg_id, c.try_no)
-        )
-
+    c = t.failed_try.c
+    columns = [c.msg_id, c.try_no, c.kind, c.instance, c.started_at, c.ended_at]
+    columns += [c.error, c.fingerprint, *([c.traceback] if traces and t.keeps(c.traceback) else [])]
+    query = sa.select(*columns).where(c.table_name == t.message.name, t.among(c.msg_id))
     found: defaultdict[int, list[Try]] = defaultdict(list)
-    for portion in t.portions(ids):
-        params = {"mw_table": t.message.name, "mw_ids": portion}
-        for row in conn.execute(t.built(("tries_of", traces), build), params):
-            found[row[0]].append(Try(*row[1:]))
+    for row in among_ids(conn, t, query.order_by(c.msg_id, c.try_no), ids):
+        found[row[0]].append(Try(*row[1:]))
     return dict(found)
 
 
@@ -271,14 +262,10 @@ def group_of(last_try: str | None, error: str | bytes | None, tries: int) -> str
 def in_group(conn: Connection, t: Tables, ids: Sequence[int], group: str) -> list[int]:
     """Those of the failed messages that are of a group, in their order."""
 
-    def build() -> sa.Select[Any]:
-        c = t.cols()
-        return sa.select(c.msg_id, *group_columns(t, c)).where(t.among(c.msg_id))
-
-    found: set[int] = set()
-    for portion in t.portions(ids):
-        rows = conn.execute(t.built("groups", build), {"mw_ids": portion})
-        found.update(row[0] for row in rows if group_of(*row[1:]) == group)
+    c = t.cols()
+    query = sa.select(c.msg_id, *group_columns(t, c)).where(t.among(c.msg_id))
+    rows = among_ids(conn, t, query, ids)
+    found = {row[0] for row in rows if group_of(*row[1:]) == group}
     return [i for i in ids if i in found]
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -77,9 +77,13 @@ class OwnTable:
     name: str
     about: str
     need: Need
-    columns: MadeColumns
     index: tuple[str, tuple[str, ...], bool] | None = None
     without: str = ""
+    columns: MadeColumns = field(default=lambda _: ())
+
+    def __call__(self, columns: MadeColumns) -> OwnTable:
+        """As a decorator of the function that makes the columns."""
+        return replace(self, columns=columns)
 
     def of(self, t: Tables) -> sa.Table:
         """The table beside this message table."""
@@ -98,18 +102,6 @@ class OwnTable:
     def is_there(self, t: Tables) -> bool:
         """Whether the database has it; always of those that instances need."""
         return self.name not in t.missing
-
-
-def own_table(
-    name: str,
-    about: str,
-    need: Need,
-    *,
-    index: tuple[str, tuple[str, ...], bool] | None = None,
-    without: str = "",
-) -> Callable[[MadeColumns], OwnTable]:
-    """The function below, which makes the columns for a database, becomes this table."""
-    return lambda columns: OwnTable(name, about, need, columns, index, without)
 
 
 def _id(name: str) -> sa.Column[Any]:
@@ -140,7 +132,7 @@ def _number(
 # --- What every instance needs: leases, items, failed tries.
 
 
-@own_table("msgworker_lease", "who lives: an instance holds a lease on its own id", Need.RUN)
+@OwnTable("msgworker_lease", "who lives: an instance holds a lease on its own id", Need.RUN)
 def LEASE(_: Database) -> Iterable[sa.Column[Any]]:
     # term grows with every renewal and take-over, so that a take-over names exactly what it saw.
     # serves: the message table and the topics of an instance, as JSON, for operators.
@@ -154,7 +146,7 @@ def LEASE(_: Database) -> Iterable[sa.Column[Any]]:
     yield sa.Column("serves", LongText())
 
 
-@own_table(
+@OwnTable(
     "msgworker_item", "fan-out inside a message: items that are done are not done again", Need.RUN
 )
 def ITEM(_: Database) -> Iterable[sa.Column[Any]]:
@@ -170,7 +162,7 @@ def ITEM(_: Database) -> Iterable[sa.Column[Any]]:
     yield sa.Column("total", sa.Integer(), info={ADDED: "the number of items left is unknown"})
 
 
-@own_table(
+@OwnTable(
     "msgworker_try",
     "failed tries: their errors and times",
     Need.RUN,
@@ -195,7 +187,7 @@ def TRY(_: Database) -> Iterable[sa.Column[Any]]:
 WITHOUT_OPS = "ops cannot write or pause without it"
 
 
-@own_table(
+@OwnTable(
     "msgworker_operation",
     "what operators did: reruns, discards, purges, ...",
     Need.OPS,
@@ -218,7 +210,7 @@ def OPERATION(database: Database) -> Iterable[sa.Column[Any]]:
     yield sa.Column("request_key", KeyText(MAX_REQUEST_KEY))
 
 
-@own_table(
+@OwnTable(
     "msgworker_audit",
     "what they did to which message, and what it was before",
     Need.OPS,
@@ -233,7 +225,7 @@ def AUDIT(_: Database) -> Iterable[sa.Column[Any]]:
     yield from _texts(was_claimed_by=MAX_WAS_OWNER, was_error=MAX_WAS_ERROR)
 
 
-@own_table(
+@OwnTable(
     "msgworker_pause", "topics whose handlers are not to start", Need.OPS, without=WITHOUT_OPS
 )
 def PAUSE(_: Database) -> Iterable[sa.Column[Any]]:
@@ -244,7 +236,7 @@ def PAUSE(_: Database) -> Iterable[sa.Column[Any]]:
     yield sa.Column("paused_at", UtcDateTime(), nullable=False)
 
 
-@own_table(
+@OwnTable(
     "msgworker_cancel",
     "running messages that operators want to end",
     Need.OPS,
@@ -263,7 +255,7 @@ def CANCEL(_: Database) -> Iterable[sa.Column[Any]]:
 # --- What a feature needs.
 
 
-@own_table(
+@OwnTable(
     "msgworker_limit",
     "how many messages of a topic may run, or start, over all instances",
     Need.FEATURE,
@@ -293,7 +285,7 @@ NUMBERS_OF_HISTORY = (*COUNTED, *SUMS, *RAN_COUNTS, *WAITED_COUNTS)
 """The columns of the history that are added up."""
 
 
-@own_table(
+@OwnTable(
     "msgworker_history",
     "what instances did in each minute, for charts",
     Need.FEATURE,
@@ -307,7 +299,7 @@ def HISTORY(_: Database) -> Iterable[sa.Column[Any]]:
     yield from (_number(name, big=name in SUMS) for name in NUMBERS_OF_HISTORY)
 
 
-@own_table(
+@OwnTable(
     "msgworker_lock",
     "locks (msgworker.coordination); rows are never deleted: tokens only rise",
     Need.OPTIONAL,
@@ -322,7 +314,7 @@ def LOCK(_: Database) -> Iterable[sa.Column[Any]]:
     yield _number("expires_ms")
 
 
-@own_table(
+@OwnTable(
     "msgworker_schedule", "schedules: what is sent when; any instance may fire them", Need.OPTIONAL
 )
 def SCHEDULE(_: Database) -> Iterable[sa.Column[Any]]:
@@ -349,7 +341,7 @@ def SCHEDULE(_: Database) -> Iterable[sa.Column[Any]]:
     yield sa.Column("paused_reason", plain_text(MAX_REASON), info={ADDED: about})
 
 
-@own_table(
+@OwnTable(
     "msgworker_job",
     "jobs: messages that belong together, and what is sent when all have ended",
     Need.FEATURE,
@@ -460,11 +452,8 @@ def tables_for(
     indexes: frozenset[str] | None = None,
     **facts: Any,
 ) -> Tables:
-    """The tables of `spec` for one database.
-
-    present: name and type of the existing columns (None = as in our DDL).
-    Names are matched case-insensitively, since databases fold unquoted names differently.
-    facts: further fields of Tables.
+    """The tables of `spec` for one database. present: name and type of the existing columns (None =
+    as in our DDL). facts: further fields of Tables.
 
     Tables of the same shape are the same ones, whatever database they are in: their statements are
     built once for all Apps of a process.

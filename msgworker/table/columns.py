@@ -43,34 +43,26 @@ _NO_KEYS = "no message can be sent with a unique key"
 
 @dataclass(frozen=True, slots=True)
 class ColumnRole:
-    """A column, by what it is for.
-
-    holds: what the values are; a key is compared byte by byte, a slice is whatever a fleet is
-    divided by. type: of a column that we create; None = that of instants, which the database and
-    the zone of the table decide. default: without one it may be NULL; "now" = when the row was
-    inserted. without: what is lost without it; "" = nothing but what it is for.
-    since: the version of the schema that has added it. A default table of an earlier version works
-    without it, and a table of another name has it only if it is named.
-    own_type: the type that it has in a table of the user's decides how it is read and written.
-    filled: each INSERT of ours gives it a value, or the database does so (msg_id), so that it needs
-    no default. may_be_generated: only an INSERT writes it, so the database may do that instead.
-    emptied: it is set to NULL. best_effort: messages are handled as well where it is not written.
-    index: the suffix of an index that is made with it.
-    """
+    """A column, by what it is for."""
 
     name: str
+    # What the values are: a key is compared byte by byte, a slice is what a fleet is divided by.
     holds: Literal["number", "instant", "text", "key", "json", "slice"]
+    # Of a column that we create; None = that of instants, which the database and the zone of the
+    # table decide.
     type: Callable[[], TypeEngine[Any]] | None
-    default: str | None = None
-    without: str = ""
+    default: str | None = None  # None = it may be NULL; "now" = when the row was inserted
+    without: str = ""  # what is lost without it; "" = nothing but what it is for
     required: bool = False
+    # The version of the schema that has added it. A default table of an earlier version works
+    # without it, and a table of another name has it only if it is named.
     since: int = 1
-    own_type: bool = False
-    filled: bool = False
-    may_be_generated: bool = False
-    emptied: bool = False
-    best_effort: bool = False
-    index: str = ""
+    own_type: bool = False  # its type in a table of the user's decides how it is read and written
+    filled: bool = False  # each INSERT of ours, or the database, gives it a value
+    may_be_generated: bool = False  # only an INSERT writes it, so the database may do that instead
+    emptied: bool = False  # it is set to NULL
+    best_effort: bool = False  # messages are handled as well where it is not written
+    index: str = ""  # the suffix of an index that is made with it
 
     @property
     def hidden(self) -> str:

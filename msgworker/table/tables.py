@@ -233,35 +233,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, eq=False)
 class Tables(ABC):
-    """The tables for one database, the predicates of the protocol, and a cache of built statements.
-
-    own: our tables beside it, by name. names: role -> column name, of the existing columns.
-    indexes: the names of the existing indexes, lower case; None = all of ours. id_is_key: `msg_id`
-    is the primary key, not only unique.
-    missing: missing tables for ops and features, without which instances work. lacking: missing
-    columns of our own tables, as table.column, that a later version has added; their data is not
-    written.
-    unfilled: columns of the user's that take no NULL and have no default. says: what of the state
-    an INSERT must name, because the column has no default 0.
-    where: the columns of `spec.where` as they are named in the database, with their values.
-    says_priority: an INSERT must name the priority, because its column takes no NULL and has no
-    default. unfit: why no instance starts on this table, with the statements that fix it; doubtful:
-    only a trial shows whether messages get ids, and are seen by this login. counts_ids: ids come
-    from the counter of the table (or its identity), not from a trigger, a sequence or producers.
-    max_error: how many characters of an error are stored; error_codec: see `error_text`.
-    max_headers: of headers; 0 = they are neither read nor written: tracing is off, or there is no
-    column for them. instants: the range of `available_at`.
-    on_update, on_delete: the triggers and rules that run when rows are changed or deleted, which
-    may set back what is written: then the rows are read again, see `rows.check_written`. "" = none
-    that this login may see. policies: those of row-level security that decide which rows this
-    login sees and changes, and what they let it do; None = it does not. own_policies: the same of
-    the tables that instances need beside it. column_limits: the sizes of columns that a producer
-    fills, where they are less than what may be sent.
-    key_collation: how objects are compared if the generated columns have another collation than the
-    column of the ids; None = by that of the column. fold: how different ids may then be equal, see
-    `db.folded`. asks_jobs: a job is paused, so what reads candidates asks for the job of each, see
-    `controls.HELD`.
-    """
+    """The tables for one database, the predicates of the protocol, and the statements built."""
 
     spec: MessageTable
     database: Database
@@ -269,31 +241,44 @@ class Tables(ABC):
     lease: sa.Table
     item: sa.Table
     failed_try: sa.Table
-    own: dict[str, sa.Table]
-    names: dict[str, str]
-    indexes: frozenset[str] | None = None
-    unfilled: tuple[str, ...] = ()
+    own: dict[str, sa.Table]  # our tables beside it, by name
+    names: dict[str, str]  # role -> column name, of the existing columns
+    indexes: frozenset[str] | None = None  # existing ones, lower case; None = all of ours
+    unfilled: tuple[str, ...] = ()  # columns of the user's that take no NULL and have no default
+    # An INSERT must name the priority: its column takes no NULL and has no default. And what of the
+    # state it must name, because the column has no default 0.
     says_priority: bool = False
     says: tuple[str, ...] = ("status", "error_try_times")
-    missing: frozenset[str] = frozenset()
-    id_is_key: bool = True
+    missing: frozenset[str] = frozenset()  # tables of ours, without which instances work
+    id_is_key: bool = True  # `msg_id` is the primary key, not only unique
+    # Columns of our own tables, as table.column, that a later version has added, and are not there:
+    # their data is not written.
     lacking: frozenset[str] = frozenset()
+    # How objects are compared if the generated columns have another collation than the column of
+    # the ids; None = by that. fold: how different ids may then be equal, see `db.folded`.
     key_collation: str | None = None
     fold: str | None = None
+    # Why no instance starts on this table, with the statements that fix it. doubtful: only a trial
+    # shows whether messages get ids, and are seen by this login.
     unfit: str = ""
     doubtful: bool = False
-    counts_ids: bool = True
-    max_error: int = MAX_ERROR
-    error_codec: str = ""
-    instants: Instants = field(default_factory=Instants)
+    counts_ids: bool = True  # by the table's counter or identity; no trigger, sequence or producer
+    max_error: int = MAX_ERROR  # how many characters of an error are stored
+    error_codec: str = ""  # see `error_text`
+    instants: Instants = field(default_factory=Instants)  # the range of `available_at`
+    # The triggers and rules that run when rows are changed or deleted, and may set back what is
+    # written: then the rows are read again (`rows.check_written`). "" = none that this login sees.
     on_update: str = ""
     on_delete: str = ""
+    # Of row-level security: which rows this login sees and changes, and what they let it do; None =
+    # there are none. own_policies: the same of the tables that instances need beside it.
     policies: tuple[str, str] | None = None
     own_policies: tuple[db.Policies, ...] = ()
+    # Sizes of columns that a producer fills, where they are less than what may be sent.
     column_limits: tuple[db.ColumnLimit, ...] = ()
-    max_headers: int = 0
-    asks_jobs: bool = False
-    where: Where = ()
+    max_headers: int = 0  # 0 = neither read nor written: tracing is off, or there is no column
+    asks_jobs: bool = False  # a job is paused: candidates are asked for theirs
+    where: Where = ()  # the columns of `spec.where` as they are named in the database
     _built: dict[Any, Any] = field(default_factory=dict)
 
     @property
