@@ -277,7 +277,8 @@ def _end(t: Tables, status: Status, newest: bool, most: int) -> sa.Select[Any]:
     m = t.cols(source)
     job = bindparam("mw_job", type_=sa.BigInteger())
     query = jobs.of_status(t, job, status, source=source)
-    query = query.with_only_columns(t.object_key(m).label("o"), m.msg_id.label("i"))
+    columns: list[Any] = [t.object_key(m).label("o"), m.msg_id.label("i")]
+    query = query.with_only_columns(*columns)
     key = job_msg_id(t, m)
     query = query.order_by(key.desc() if newest else key)
     if status is Status.FAILED:  # among dead ones, of which there may be any number

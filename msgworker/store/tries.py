@@ -174,7 +174,8 @@ def keep(conn: Connection, t: Tables, failures: Sequence[Failure], *, instance: 
     found: dict[int, tuple[datetime | None, int, datetime]] = {}
     for ids in t.portions([f.msg_id for f in failures]):
         params = {"mw_ids": ids, "mw_table": t.message.name}
-        for msg_id, claimed_at, last, at in conn.execute(_last_tries(t), params).all():
+        last_tries = t.built("tries_last", lambda: _last_tries(t))
+        for msg_id, claimed_at, last, at in conn.execute(last_tries, params).all():
             found[msg_id] = (claimed_at, last or 0, at)
     rows = [
         {
@@ -192,14 +193,14 @@ def keep(conn: Connection, t: Tables, failures: Sequence[Failure], *, instance: 
         if f.msg_id in found
     ]
     if rows:
-        conn.execute(_insert(t), rows)
+        conn.execute(t.built("tries_insert", lambda: _insert(t)), rows)
     full = [
         {"mw_table": t.message.name, "mw_id": msg_id, "mw_no": last + 1 - KEPT}
         for msg_id, (_, last, _) in found.items()
         if last >= KEPT
     ]
     if full:
-        conn.execute(_delete_up_to(t), full)
+        conn.execute(t.built("tries_delete", lambda: _delete_up_to(t)), full)
 
 
 def _began(one: Failure, claimed_at: datetime | None, _: int, at: datetime) -> datetime | None:
@@ -273,45 +274,31 @@ def in_group(conn: Connection, t: Tables, ids: Sequence[int], group: str) -> lis
 
 
 def _last_tries(t: Tables) -> sa.Select[Any]:
-    def build() -> sa.Select[Any]:
-        c = t.cols()
-        claimed: ColumnElement[Any] = sa.null()
-        if c.claimed_at is not None:
-            claimed = real_instant(c.claimed_at)
-        columns = (c.msg_id, claimed, last_try(t, c.msg_id), now().label("mw_now"))
-        return sa.select(*columns).where(t.among(c.msg_id))
-
-    return t.built("tries_last", build)
+    c = t.cols()
+    claimed: ColumnElement[Any] = sa.null() if c.claimed_at is None else real_instant(c.claimed_at)
+    columns = (c.msg_id, claimed, last_try(t, c.msg_id), now().label("mw_now"))
+    return sa.select(*columns).where(t.among(c.msg_id))
 
 
 def _insert(t: Tables) -> sa.Insert:
-    def build() -> sa.Insert:
-        trace = bindparam("mw_trace", type_=t.failed_try.c.traceback.type)
-        # Last: Oracle takes no other long text behind one of any length.
-        kept = {"traceback": trace} if t.keeps(t.failed_try.c.traceback) else {}
-        return sa.insert(t.failed_try).values(
-            table_name=bindparam("mw_table"),
-            msg_id=bindparam("mw_id"),
-            try_no=bindparam("mw_no"),
-            kind=bindparam("mw_kind"),
-            instance=bindparam("mw_who"),
-            started_at=bindparam("mw_started", type_=UtcDateTime()),
-            ended_at=now(),
-            error=bindparam("mw_error"),
-            fingerprint=bindparam("mw_print"),
-            **kept,
-        )
-
-    return t.built("tries_insert", build)
+    trace = bindparam("mw_trace", type_=t.failed_try.c.traceback.type)
+    # Last: Oracle takes no other long text behind one of any length.
+    kept = {"traceback": trace} if t.keeps(t.failed_try.c.traceback) else {}
+    return sa.insert(t.failed_try).values(
+        table_name=bindparam("mw_table"),
+        msg_id=bindparam("mw_id"),
+        try_no=bindparam("mw_no"),
+        kind=bindparam("mw_kind"),
+        instance=bindparam("mw_who"),
+        started_at=bindparam("mw_started", type_=UtcDateTime()),
+        ended_at=now(),
+        error=bindparam("mw_error"),
+        fingerprint=bindparam("mw_print"),
+        **kept,
+    )
 
 
 def _delete_up_to(t: Tables) -> sa.Delete:
-    def build() -> sa.Delete:
-        c = t.failed_try.c
-        return sa.delete(t.failed_try).where(
-            c.table_name == bindparam("mw_table"),
-            c.msg_id == bindparam("mw_id"),
-            c.try_no <= bindparam("mw_no"),
-        )
-
-    return t.built("tries_delete", build)
+    c = t.failed_try.c
+    old = (c.msg_id == bindparam("mw_id"), c.try_no <= bindparam("mw_no"))
+    return sa.delete(t.failed_try).where(c.table_name == bindparam("mw_table"), *old)

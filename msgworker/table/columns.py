@@ -1,15 +1,15 @@
 """The columns of the message table by role: what each holds, its type, and what is lost without it;
 and the names of msgworker's own tables, columns and indexes.
 
-A new column is added to ROLES, and to the classes that editors and type checkers read (`Cols`,
-`Names`, `Columns`).
+A new column is added to ROLES, and to the classes that editors and type checkers read (`ByRole`,
+`Columns`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from typing import Any, Generic, Literal, TypedDict, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement
@@ -18,6 +18,7 @@ from sqlalchemy.types import TypeEngine
 from msgworker import db
 from msgworker.message import DEFAULT_TOPIC
 
+T = TypeVar("T")
 MAX_INSTANCE_TYPE = 30
 """The most characters of an instance_type."""
 MAX_TOPIC = 100
@@ -233,60 +234,36 @@ class Slice:
     exclusive: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Cols:
-    """The columns of the message table, or of an alias of it, by role; None = no column."""
-
-    msg_id: ColumnElement[int]
-    object_id: ColumnElement[str | None]
-    status: ColumnElement[int]
-    error_try_times: ColumnElement[int]
-    topic: ColumnElement[Any] | None = None
-    payload: ColumnElement[Any] | None = None
-    available_at: ColumnElement[Any] | None = None
-    claimed_by: ColumnElement[Any] | None = None
-    claimed_at: ColumnElement[Any] | None = None
-    crash_times: ColumnElement[Any] | None = None
-    later_times: ColumnElement[Any] | None = None
-    last_error: ColumnElement[Any] | None = None
-    created_at: ColumnElement[Any] | None = None
-    finished_at: ColumnElement[Any] | None = None
-    shard: ColumnElement[Any] | None = None
-    instance_type: ColumnElement[Any] | None = None
-    priority: ColumnElement[Any] | None = None
-    unique_key: ColumnElement[Any] | None = None
-    unique_kept: ColumnElement[Any] | None = None
-    scheduled_for: ColumnElement[Any] | None = None
-    headers: ColumnElement[Any] | None = None
-    job_id: ColumnElement[Any] | None = None
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Names:
-    """The column of each role, as a MessageTable names it; None = no column."""
+class ByRole(Generic[T]):
+    """Something of each column, by role; None = no column."""
 
-    msg_id: str = "msg_id"
-    object_id: str = "object_id"
-    status: str = "status"
-    error_try_times: str = "error_try_times"
-    topic: str | None = "topic"
-    payload: str | None = "payload"
-    available_at: str | None = "available_at"
-    claimed_by: str | None = "claimed_by"
-    claimed_at: str | None = "claimed_at"
-    crash_times: str | None = "crash_times"
-    later_times: str | None = "later_times"
-    last_error: str | None = "last_error"
-    created_at: str | None = "created_at"
-    finished_at: str | None = "finished_at"
-    shard: str | None = "shard"
-    instance_type: str | None = "instance_type"
-    priority: str | None = "priority"
-    unique_key: str | None = "unique_key"
-    unique_kept: str | None = "unique_kept"
-    scheduled_for: str | None = "scheduled_for"
-    headers: str | None = "headers"
-    job_id: str | None = "job_id"
+    msg_id: T
+    object_id: T
+    status: T
+    error_try_times: T
+    topic: T | None = None
+    payload: T | None = None
+    available_at: T | None = None
+    claimed_by: T | None = None
+    claimed_at: T | None = None
+    crash_times: T | None = None
+    later_times: T | None = None
+    last_error: T | None = None
+    created_at: T | None = None
+    finished_at: T | None = None
+    shard: T | None = None
+    instance_type: T | None = None
+    priority: T | None = None
+    unique_key: T | None = None
+    unique_kept: T | None = None
+    scheduled_for: T | None = None
+    headers: T | None = None
+    job_id: T | None = None
+
+
+class Cols(ByRole[ColumnElement[Any]]):
+    """The columns of the message table, or of an alias of it."""
 
 
 class Columns(TypedDict, total=False):

@@ -7,7 +7,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal, Unpack, cast
+from typing import Any, Literal, Unpack
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement
@@ -33,8 +33,8 @@ from msgworker.table.columns import (
     SHARDS,
     SLICES,
     UNIQUE,
+    ByRole,
     Columns,
-    Names,
 )
 from msgworker.ticks import checked_zone
 
@@ -143,18 +143,21 @@ def where_problem(where: Where, kinds: Mapping[str, TypeEngine[Any]]) -> str:
     return ""
 
 
+_TAKES: tuple[tuple[Any, type | tuple[type, ...], str], ...] = (
+    (sa.Boolean, bool, "True or False"),
+    (sa.Numeric | sa.Integer, (bool, int), "whole numbers"),
+    (sa.String, str, "texts"),
+)
+
+
 def _no_value_of(kind: TypeEngine[Any], values: Iterable[WhereValue]) -> str:
-    for value in values:
-        if value is None:
-            continue
-        if isinstance(kind, sa.LargeBinary | sa.CLOB | sa.JSON | sa.Float | sa.ARRAY):
-            return "of a type of which where= takes only None"
-        if isinstance(kind, sa.Boolean) and not isinstance(value, bool):
-            return f"which takes True or False in where=, not {value!r:.80}"
-        if isinstance(kind, sa.Numeric | sa.Integer) and isinstance(value, str):
-            return f"which takes whole numbers in where=, not {value!r:.80}"
-        if isinstance(kind, sa.String) and not isinstance(value, str):
-            return f"which takes texts in where=, not {value!r:.80}"
+    said = [value for value in values if value is not None]
+    if said and isinstance(kind, sa.LargeBinary | sa.CLOB | sa.JSON | sa.Float | sa.ARRAY):
+        return "of a type of which where= takes only None"
+    for kinds, taken, what in _TAKES:
+        other = [value for value in said if not isinstance(value, taken)]
+        if other and isinstance(kind, kinds):
+            return f"which takes {what} in where=, not {other[0]!r:.80}"
     return ""
 
 
@@ -199,7 +202,7 @@ OnDead = Literal["continue", "block"]
 
 
 @dataclass(frozen=True, eq=False, init=False)
-class MessageTable(Names):
+class MessageTable(ByRole[str]):
     """Names and rules of a message table; the same for all instances that work on it.
 
     name: the table, `schema.table` allowed. Each column keyword takes the column's name in the
@@ -274,9 +277,10 @@ class MessageTable(Names):
             known = (*COLUMNS, *(f.name for f in fields(MessageTable) if f.name not in COLUMNS))
             hint = nearest(unknown[0], known)
             raise ConfigError(f"MessageTable has no setting or column {unknown[0]!r}; {hint}")
+        named: dict[str, Any] = {role: role for role in COLUMNS}
         if isinstance(name, str) and name.rpartition(".")[2] != DEFAULT_NAME:
-            columns = cast(Columns, dict.fromkeys(NAMED_ONLY) | columns)
-        super().__init__(**columns)
+            named |= dict.fromkeys(NAMED_ONLY)
+        super().__init__(**{**named, **columns})
         values = {
             "name": name,
             "on_dead": on_dead,
