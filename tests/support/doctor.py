@@ -26,8 +26,9 @@ def run(on: Any, *statements: str) -> None:
     """Each in a transaction of its own; on an App or a Database. What is written for MariaDB names
     collations and types that a MySQL in its place does not have."""
     engine: sa.Engine = on.engine() if callable(on.engine) else on.engine
+    other = OF_MYSQL if variants.is_mysql() and engine.dialect.name in ("mysql", "mariadb") else {}
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
         for statement in statements:
-            for ours, theirs in OF_MYSQL.items() if variants.is_mysql() else ():
+            for ours, theirs in other.items():
                 statement = statement.replace(ours, theirs)
             conn.execute(sa.text(statement.replace(":", r"\:")))
