@@ -107,6 +107,7 @@ def resume(conn: Connection, t: Tables, topic: str) -> bool:
 # (`asking_jobs`): otherwise it costs nothing.
 
 HELD = "(paused with its job)"
+_HELD: ColumnElement[str] = sa.literal_column("'(paused with its job)'", sa.String())
 MOST_JOBS = 1000
 
 
@@ -184,8 +185,7 @@ def held(t: Tables, c: Cols) -> ColumnElement[bool]:
 def topic_or_held(t: Tables, c: Cols) -> ColumnElement[Any]:
     """The topic of a message, NULL where there is no column; HELD while its job is paused."""
     topic: ColumnElement[Any] = sa.null() if c.topic is None else c.topic
-    held_one: ColumnElement[str] = sa.literal_column(f"'{HELD}'", sa.String())
-    return sa.case((held(t, c), held_one), else_=topic) if t.asks_jobs else topic
+    return sa.case((held(t, c), _HELD), else_=topic) if t.asks_jobs else topic
 
 
 def held_among(conn: Connection, t: Tables, ids: Sequence[int]) -> set[int]:
