@@ -268,11 +268,11 @@ class _Sent:
 
 
 class _Untried(Exception):
-    """No row could be made; args: why. refused: this login may not."""
+    """No row could be made; args: why."""
 
-    def __init__(self, why: str, *, refused: bool = False) -> None:
-        super().__init__(why)
-        self.refused = refused
+
+class _Refused(_Untried):
+    """This login may not make one, or cannot tell it from others."""
 
 
 def trial(conn: Connection, t: Tables, live: Live) -> list[Fault]:
@@ -299,7 +299,7 @@ def _tried(conn: Connection, t: Tables, live: Live) -> Iterator[Fault]:
     try:
         sent = _send(conn, t, live)
     except _Untried as untried:
-        if not untried.refused:
+        if not isinstance(untried, _Refused):
             text = f"App.send cannot insert into {live.name}: {untried}"
             yield Fault(TRIAL, False, text)
         newest = _newest(conn, t)
@@ -319,7 +319,7 @@ def _tried(conn: Connection, t: Tables, live: Live) -> Iterator[Fault]:
 def _send(conn: Connection, t: Tables, live: Live) -> _Sent:
     """Insert a message as `App.send` does; raises _Untried."""
     if describe.unfilled(live):
-        raise _Untried("columns that it does not fill", refused=True)  # which another check says
+        raise _Refused("columns that it does not fill")  # which another check says
     last: Exception | None = None
     for object_id in (_an_object(t), None):
         for _ in range(ATTEMPTS):
@@ -331,7 +331,7 @@ def _send(conn: Connection, t: Tables, live: Live) -> _Sent:
                 db.raise_lost(error)
                 kind = trouble(error)
                 if kind in (Trouble.AGAIN, Trouble.REFUSED):
-                    raise _Untried(reason_of(error), refused=True) from None
+                    raise _Refused(reason_of(error)) from None
                 last = error
                 if not (isinstance(error, IntegrityError) and kind is Trouble.RACE):
                     break
@@ -363,7 +363,7 @@ def _inserted(conn: Connection, t: Tables, live: Live, own: int | None, object_i
         return _Sent(c.object_id == object_id, ours=True)
     key = made.inserted_primary_key
     if key is None or key[0] is None:
-        raise _Untried("its row cannot be told from others without an object", refused=True)
+        raise _Refused("its row cannot be told from others without an object")
     return _Sent(c.msg_id == key[0], ours=True)
 
 
@@ -436,12 +436,11 @@ def _without_id(conn: Connection, t: Tables, live: Live, sent: _Sent) -> Fault |
 def _unseen(conn: Connection, t: Tables, live: Live, sent: _Sent) -> Fault | None:
     try:
         with conn.begin_nested():
-            seen = conn.scalar(sa.select(sa.func.count()).select_from(t.message).where(sent.which))
+            if conn.scalar(sa.select(sa.func.count()).select_from(t.message).where(sent.which)):
+                return None
     except DBAPIError as error:
         db.raise_lost(error)
         return None  # no right to read it, which other checks say
-    if seen:
-        return None
     text = f"a message that is inserted into {live.name} is not there for this login: "
     return Fault(TRIAL, True, text + _hidden_by(live))
 
@@ -481,10 +480,8 @@ def _problem(
     except DBAPIError as error:
         db.raise_lost(error)
         kind = trouble(error)
-        told_otherwise = (Trouble.RACE, Trouble.AGAIN)
-        if kind in told_otherwise or (kind is Trouble.REFUSED and live.policies is None):
-            return None
-        return reason_of(error)
+        told = kind is Trouble.REFUSED and live.policies is None  # by other checks
+        return None if told or kind in (Trouble.RACE, Trouble.AGAIN) else reason_of(error)
     if status is None or int(status) != row["status"]:
         return f"its status is {status} then: {_hidden_by(live)}"
     return None

@@ -373,11 +373,8 @@ def legacy(conn: Connection, t: Tables, *, untouched: bool = False) -> str | Non
     if not found:
         return None
     total = sum(count for count, _ in found.values())
-    said = [
-        f"{found[status][0]:,} {word}"
-        for status, word in ((Status.NEW, "new"), (Status.FAILED, "failed with tries left"))
-        if status in found
-    ]
+    words = ((Status.NEW, "new"), (Status.FAILED, "failed with tries left"))
+    said = [f"{found[status][0]:,} {word}" for status, word in words if status in found]
     return (
         f"{'at least ' if total >= COUNTED else ''}{plural(total, 'row')} from before msgworker "
         f"would be handled ({', '.join(said)}; message {min(first for _, first in found.values())} "
@@ -428,42 +425,40 @@ class RecordedVersion:
 
 def read_version(conn: Connection, t: Tables) -> RecordedVersion | None:
     """The recorded version; None where none is, or what is there is none."""
-    row = _version_row(conn, t)
-    return None if row is None else _version(row.serves)
+    return _version(conn, t)[1]
 
 
-def _version_row(conn: Connection, t: Tables) -> Any:
-    c = t.lease.c
+def _version(conn: Connection, t: Tables) -> tuple[int | None, RecordedVersion | None]:
+    """The term of its row, and what that says; each None where there is none."""
 
     def build() -> sa.Select[Any]:
-        return sa.select(c.term, c.serves).where(c.name == bindparam("mw_name"))
+        return sa.select(t.lease.c.term, t.lease.c.serves).where(
+            t.lease.c.name == bindparam("mw_name")
+        )
 
     known = {"mw_name": _name(t, VERSION)}
-    return conn.execute(t.built("schema_version", build), known).first()
-
-
-def _version(text: str | None) -> RecordedVersion | None:
+    row = conn.execute(t.built("schema_version", build), known).first()
+    if row is None:
+        return None, None
     try:
-        value = json.loads(text or "")
-        return RecordedVersion(int(value["version"]), int(value["least"]))
+        value = json.loads(row.serves or "")
+        return row.term, RecordedVersion(int(value["version"]), int(value["least"]))
     except (ValueError, KeyError, TypeError):
-        return None
+        return row.term, None
 
 
 def recording_version(conn: Connection | None, t: Tables) -> sa.Insert | sa.Update | None:
     """The statement that records the version of this package; None where it, or a newer one, is
     recorded. It changes only the row that was read. conn: None where the table is to be made."""
-    row, c = None if conn is None else _version_row(conn, t), t.lease.c
-    found = None if row is None else _version(row.serves)
+    seen, found = (None, None) if conn is None else _version(conn, t)
     if found is not None and found.version >= NEWEST:
         return None
     text = json.dumps({"table": t.message.name, "version": NEWEST, "least": LEAST})
-    if row is None:
+    if seen is None:
         return _inserting(t, VERSION, text)
-    seen = sa.literal_column(str(row.term), sa.BigInteger())
-    change = sa.update(t.lease).where(c.name == _name(t, VERSION), c.term == seen)
-    term = c.term + ONE
-    return change.values({"renewed_at": now(), "serves": text, "term": term})
+    c, term = t.lease.c, sa.literal_column(str(seen), sa.BigInteger())
+    change = sa.update(t.lease).where(c.name == _name(t, VERSION), c.term == term)
+    return change.values({"renewed_at": now(), "serves": text, "term": c.term + ONE})
 
 
 def record_version(engine: Engine, t: Tables) -> None:
