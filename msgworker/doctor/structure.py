@@ -282,13 +282,6 @@ def version(p: Subject) -> list[Finding]:
 # types, and are filled.
 
 
-def without_where(p: Subject) -> list[Finding]:
-    """What follows would take rows of others for messages; it is not looked at."""
-    if not p.lacks_where:
-        return []
-    return [needed("tables", f"table {p.spec.name} is not examined: {p.lacks_where}")]
-
-
 def tables(p: Subject) -> list[Finding]:
     """The message table and those beside it."""
     found: list[Finding] = []

@@ -346,7 +346,12 @@ def read(
     for kind, known in (("changes", "changes"), ("rowid", "counts")):
         changed |= {trait.name: {known: True} for trait in traits if trait.kind == kind}
     every |= {n: replace(every[n], **facts) for n, facts in changed.items() if n in every}
-    every |= dict(_of_domains(conn, spec, {role: every[name] for role, name in names.items()}))
+    for role, name in names.items():
+        if (domain := every[name].domain) is not None:  # what it refuses: tried, value by value
+            rows = rows_written(spec).items()
+            values = {row: written[role] for row, written in rows if role in written}
+            refuses = tuple(db.refused_by_domain(conn, domain, values))
+            every[name] = replace(every[name], refuses=refuses)
     columns = {role: every[name] for role, name in names.items()}
     layouts = [trait.text for trait in traits if trait.kind == "layout"]
     if spec.bare_name in inspector.get_view_names(schema=spec.schema):
@@ -388,18 +393,6 @@ def _column(described: Any) -> Column:
         counts=described.get("autoincrement") is True or bool(described.get("identity")),
         always=bool((described.get("identity") or {}).get("always")),
     )
-
-
-def _of_domains(
-    conn: Connection, spec: MessageTable, columns: dict[str, Column]
-) -> Iterator[tuple[str, Column]]:
-    """The columns of a domain, with what it refuses: tried, value by value."""
-    written = rows_written(spec)
-    for role, column in columns.items():
-        if column.domain is not None:
-            values = {row: roles[role] for row, roles in written.items() if role in roles}
-            refuses = db.refused_by_domain(conn, column.domain, values)
-            yield column.name, replace(column, refuses=tuple(refuses))
 
 
 def _refusing(

@@ -223,18 +223,17 @@ REMAKE = "a column cannot be changed there: create the table again"
 
 def of_columns(live: Live) -> list[Fault]:
     """What is otherwise than it must or should be."""
-    kept = {role: c for role, c in live.columns.items() if not _stays_generated(live, role, c)}
-    as_written = replace(live, columns=kept)  # nothing else of the others can be changed
+    written = dict(live.columns)
+    for role, c in live.columns.items():
+        plain = ROLES[role].may_be_generated or live.database.drop_generated(live.at(c.name))
+        if c.generated and not plain:
+            del written[role]  # nothing else of it can be changed
+    as_written = replace(live, columns=written)
     return [*_generated(live), *(fault for judge in JUDGES for fault in judge(as_written))]
 
 
 def _there(live: Live, roles: Iterable[str]) -> Iterator[tuple[str, Column]]:
     return ((role, live.columns[role]) for role in roles if role in live.columns)
-
-
-def _stays_generated(live: Live, role: str, column: Column) -> bool:
-    written = column.generated and not ROLES[role].may_be_generated
-    return written and not live.database.drop_generated(live.at(column.name))
 
 
 def read(

@@ -77,7 +77,7 @@ class KnownTables:
         tables = self.read()
         if time.monotonic() - self._rule_read_at < RULE_SECONDS:
             return tables
-        with db.reaching(self._engine), db.connecting(self._engine) as conn:
+        with db.reaching(self._engine), connecting(self._engine) as conn:
             found = rules.read(conn, tables)
         self._rule_read_at = time.monotonic()
         if found not in (None, Rule.of(tables.spec)):
@@ -91,9 +91,10 @@ class KnownTables:
         if time.monotonic() - self._hooks_read_at < age:
             return tables
         self._hooks_read_at = time.monotonic()
-        with db.reaching(self._engine):
-            changed = hooks_changed(self._engine, tables)
-        if changed:
+        with db.reaching(self._engine), connecting(self._engine) as conn:
+            now = describe.hooks_now(conn, tables)
+            now["own_policies"] = db.policies_of(conn, own_tables(tables, Need.RUN))
+        if any(getattr(tables, name) != value for name, value in now.items()):
             self._tables, self._fit = None, False
         return self.read()
 
@@ -109,7 +110,7 @@ class KnownTables:
     def check_missing(self) -> None:
         """Raise SchemaError if something is missing for the rule of the App, unless an instance
         lives, beside which the rule stays."""
-        with db.connecting(self._engine) as conn:
+        with connecting(self._engine) as conn:
             idle = not rules.living(conn, self.read())
         if idle:
             self._resolved(recorded=False)
@@ -164,7 +165,7 @@ class KnownTables:
             database = db.database_of(self._engine)
             spec = known_rule(self._engine, self._spec, database).to(self._spec)
             if dry_run:
-                with db.connecting(self._engine) as conn:
+                with connecting(self._engine) as conn:
                     return apply.plan(conn, spec, database, message_table=message_table)
             found = apply.upgrade(
                 *(self._engine, spec, database), message_table=message_table, on_step=on_step
@@ -344,14 +345,6 @@ def _own_problems(
             lacking = ", ".join(column.name for column in found.required)
             problems.append(f"table {table.name} has no column {lacking}")
     return problems, odd, frozenset(without)
-
-
-def hooks_changed(engine: Engine, t: Tables) -> bool:
-    """Whether triggers, rules or policies have been added or dropped since the tables were read."""
-    with connecting(engine) as conn:
-        now = describe.hooks_now(conn, t)
-        now["own_policies"] = db.policies_of(conn, own_tables(t, Need.RUN))
-    return any(getattr(t, name) != value for name, value in now.items())
 
 
 def policies_changed(conn: Connection, t: Tables) -> bool:

@@ -57,7 +57,11 @@ def lacks_where(spec: MessageTable, indexes: Mapping[str, LiveIndex]) -> str:
 def faults(live: Live) -> list[Fault]:
     """Everything that is not as it must or should be. Where the rows have to move to another table
     no statement repairs this one: some databases refuse to change it as it is."""
-    layouts = list(_layouts(live))
+    fixes = {layout: live.database.drop_layout(live.name, layout) for layout in live.layouts}
+    layouts = [
+        Fault("storage", True, f"table {live.name} {LAYOUTS[layout]}", (fix,) if fix else ())
+        for layout, fix in fixes.items()
+    ]
     found = [*layouts, *_partitions(live), *of_columns(live)]
     found += [*_checks(live), *_policies(live), *_triggers(live)]
     moves = any(not fault.fix for fault in layouts)
@@ -148,13 +152,6 @@ LAYOUTS = {
     ),
     "view": "is a view, on which no index can be: name the table under it",
 }
-
-
-def _layouts(live: Live) -> Iterator[Fault]:
-    for layout in live.layouts:
-        fix = live.database.drop_layout(live.name, layout)
-        fixes = (fix,) if fix else ()
-        yield Fault("storage", True, f"table {live.name} {LAYOUTS[layout]}", fixes)
 
 
 def _partitions(live: Live) -> Iterator[Fault]:
