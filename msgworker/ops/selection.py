@@ -207,31 +207,37 @@ class Selection:
 
     def page(self, after: int | None, size: int) -> Page:
         """The next ones after `after`, at most `size`; maybe none, with more behind them."""
-        return self._of_ids(after, size) if self.ids is not None else self._of_filter(after, size)
-
-    def _of_ids(self, after: int | None, size: int) -> Page:
-        ids = self.ids or []
-        start = 0 if after is None else bisect_right(ids, after)
-        part = ids[start : start + min(self.tables.database.max_ids, size)]
-        if not part:
-            return Page([], {})
+        ids, next_after = list[int](), None
+        if self.ids is not None:
+            start = 0 if after is None else bisect_right(self.ids, after)
+            ids = self.ids[start : start + min(self.tables.database.max_ids, size)]
+            if not ids:
+                return Page([], {})
+            next_after = ids[-1] if start + len(ids) < len(self.ids) else None
         try:
-            with self.in_order_seconds.reading(self.engine) as conn:
-                skips = self.refusals(conn, part)
-                good = [i for i in part if i not in skips]
-                behind, late = self._late(conn, good, None)
-                taken = self._taken(conn, [i for i in good if i not in late])
+            clock = self.clock if self.ids is None else self.in_order_seconds
+            with clock.reading(self.engine) as conn:
+                if self.wanted is not None:
+                    rows = min(SCAN, max(LEAST_ROWS, ROWS_RATIO * size))
+                    ids, next_after = bounded.ids_of_filter(
+                        conn, self.tables, self.wanted, after=after, limit=size, rows=rows
+                    )
+                    skips = self._unfit_among(conn, ids)
+                else:
+                    skips = self.refusals(conn, ids)
+                behind, late = self._late(conn, [i for i in ids if i not in skips])
+                skips |= late
+                skips |= self._taken(conn, [i for i in ids if i not in skips])
         except TookTooLong as error:
-            if not self.action.in_order or self.clock.seconds is not None:
+            if self.ids is None or not self.action.in_order or self.clock.seconds is not None:
                 raise
             advice = self.advice(
-                part,
+                ids,
                 "Whether a later message of its object has run is found fast, of one message",
                 "and does not ask",
             )
             raise TookTooLong(error.seconds, advice) from error
-        more = start + len(part) < len(ids)
-        return Page(part, skips | late | taken, behind, part[-1] if more else None)
+        return Page(ids, skips, behind, next_after)
 
     @property
     def in_order_seconds(self) -> Clock:
@@ -252,18 +258,6 @@ class Selection:
             f"Without it, --force (force=True) reruns {it} {forced}"
         )
 
-    def _of_filter(self, after: int | None, size: int) -> Page:
-        assert self.wanted is not None
-        rows = min(SCAN, max(LEAST_ROWS, ROWS_RATIO * size))
-        with self.clock.reading(self.engine) as conn:
-            ids, next_after = bounded.ids_of_filter(
-                conn, self.tables, self.wanted, after=after, limit=size, rows=rows
-            )
-            behind, skips = self._late(conn, ids, self.wanted)
-            skips |= self._unfit_among(conn, ids)
-            skips |= self._taken(conn, [i for i in ids if i not in skips])
-        return Page(ids, skips, behind, next_after)
-
     def ends_at(self, last: int) -> bool:
         """Whether nothing is chosen behind this message; of a group of failures, whether no failed
         message is there."""
@@ -274,15 +268,13 @@ class Selection:
             found = bounded.ids_of_filter(conn, self.tables, self.wanted, after=last, limit=1)
         return found[1] is None
 
-    def _late(
-        self, conn: Connection, ids: list[int], wanted: Filter | None
-    ) -> tuple[Behind | None, dict[int, Skip]]:
+    def _late(self, conn: Connection, ids: list[int]) -> tuple[Behind | None, dict[int, Skip]]:
         if not self.action.in_order or not ids:
             return None, {}
         # In this order: the second read sees messages that end between the two.
         behind = change.behind(conn, self.tables, ids)
         ordered = [i for i in ids if i in behind.ids]
-        late = change.ran_later(conn, self.tables, ordered, wanted=wanted)
+        late = change.ran_later(conn, self.tables, ordered, wanted=self.wanted)
         return behind, {i: Skip(i, Why.RAN_LATER, late[i]) for i in ids if i in late}
 
     def _taken(self, conn: Connection, ids: list[int]) -> dict[int, Skip]:
