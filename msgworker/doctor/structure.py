@@ -204,11 +204,7 @@ class Subject:
 
 
 def subject_of(
-    engine: Engine,
-    conn: Connection,
-    spec: MessageTable,
-    database: Database,
-    asked: Rule | None = None,
+    engine: Engine, conn: Connection, spec: MessageTable, database: Database, asked: Rule | None
 ) -> Subject:
     """Look at the live table; raises SchemaError only if its schema cannot be looked at."""
     inspector = sa.inspect(conn)

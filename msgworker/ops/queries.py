@@ -331,7 +331,7 @@ class Looks:
         if fingerprint is not None:
             from msgworker.queries import pages
 
-            return self._read(pages.of_group, wanted, limit=limit, after=after)
+            return self._read(pages.of_group, wanted, newest=False, limit=limit, after=after)
         with self._reading() as (conn, t):
             found = messages.find(conn, t, wanted, limit=limit, after=after)
             found[:] = messages.with_past(conn, t, found)

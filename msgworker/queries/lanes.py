@@ -95,12 +95,7 @@ def rank(one: LaneInfo) -> tuple[int, int]:
 
 
 def lanes(
-    conn: Connection,
-    t: Tables,
-    *,
-    limit: int = 50,
-    scan: int = bounded.OPEN_SCAN,
-    blocked: bool = False,
+    conn: Connection, t: Tables, *, limit: int, scan: int = bounded.OPEN_SCAN, blocked: bool = False
 ) -> Found[LaneInfo]:
     """Objects with unfinished messages, those with most behind their head first; or by `rank`,
     those whose head is blocked first.

@@ -29,13 +29,7 @@ GROUP_WALK = 5_000
 
 
 def page(
-    conn: Connection,
-    t: Tables,
-    wanted: Filter,
-    *,
-    newest: bool = True,
-    limit: int = 50,
-    after: str | None = None,
+    conn: Connection, t: Tables, wanted: Filter, *, newest: bool, limit: int, after: str | None
 ) -> Found[MessageInfo]:
     """Messages without their payloads, behind the cursor `after`; `next_after` is the next one.
 
@@ -176,13 +170,7 @@ def _lowest_open(conn: Connection, t: Tables) -> int | None:
 
 
 def of_group(
-    conn: Connection,
-    t: Tables,
-    wanted: Filter,
-    *,
-    newest: bool = False,
-    limit: int = 50,
-    after: int | None = None,
+    conn: Connection, t: Tables, wanted: Filter, *, newest: bool, limit: int, after: int | None
 ) -> Found[MessageInfo]:
     """The failed messages of a group, by the last try, else by the last error. after: a msg_id."""
     c, job = t.cols(), None if wanted.job is None else an_id(wanted.job)

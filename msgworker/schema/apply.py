@@ -110,10 +110,7 @@ class Plan:
 
 
 def create(
-    engine: Engine,
-    spec: MessageTable,
-    database: Database,
-    warn: Callable[[str], object] = lambda _: None,
+    engine: Engine, spec: MessageTable, database: Database, warn: Callable[[str], object]
 ) -> tuple[list[str], rules.Rule]:
     """Create what is missing; return the names of what was created, [] if all was there, and the
     recorded rule. warn: gets what is odd about the rows of a table that had no index of ours until

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -149,13 +150,13 @@ class KnownTables:
         spec = self._spec
         if not self._names_rule:
             spec = known_rule(self._engine, spec, database).to(spec)
-        made, before = apply.create(
-            self._engine, spec, database, lambda text: log.warning("table %s: %s", spec.name, text)
-        )
+        warn = partial(log.warning, "table %s: %s", spec.name)
+        made, before = apply.create(self._engine, spec, database, warn)
         self.forget()
         if before == Rule.of(spec):
             return made, None
-        return made + apply.create(self._engine, before.to(self._spec), database)[0], before
+        again, _ = apply.create(self._engine, before.to(self._spec), database, lambda _: None)
+        return made + again, before
 
     def upgrade(
         self, *, dry_run: bool, message_table: bool, on_step: Callable[[Step], object] | None
