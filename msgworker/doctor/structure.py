@@ -170,8 +170,8 @@ class Subject:
         return db.At(self.conn.dialect, self.table_name(table), name)
 
     def sql(self, statement: Any) -> str:
-        """DDL as text, in one line per statement."""
-        return apply.one_line(self.conn.dialect, str(statement.compile(dialect=self.conn.dialect)))
+        """DDL as text."""
+        return apply.text_of(self.conn.dialect, statement)
 
     def written(self, change: Any) -> str:
         """An UPDATE as text, with its values."""
@@ -184,9 +184,7 @@ class Subject:
         return [self.sql(statement) for statement in (CreateTable(table), *made)]
 
     def add(self, table: sa.Table, *columns: sa.Column[Any]) -> str:
-        return apply.one_line(
-            self.conn.dialect, apply.add_columns(self.conn.dialect, table, columns)
-        )
+        return apply.add_columns(self.conn.dialect, table, columns)
 
     def add_role(self, role: str) -> list[str]:
         """The statements that add the column of a role to the message table."""
@@ -195,8 +193,7 @@ class Subject:
         if role != "created_at":
             return [self.add(table, column)]
         # Rows that are there keep NULL: with the default they would all look as young as this.
-        made = apply.add_with_default_for_new(self.conn.dialect, table, column)
-        return [apply.one_line(self.conn.dialect, statement) for statement in made]
+        return apply.add_with_default_for_new(self.conn.dialect, table, column)
 
     def lacks(self, table: sa.Table) -> Difference:
         """What one of our tables, or the message table, lacks."""

@@ -453,7 +453,7 @@ def _steps(
 def _creating(conn: Connection, table: sa.Table, short: str) -> Iterator[Step]:
     """A table that is missing, and its indexes: no program uses it yet."""
     made = [CreateTable(table), *(CreateIndex(i) for i in ordered_indexes(table))]
-    texts = [_text(conn, statement) for statement in made]
+    texts = [text_of(conn.dialect, statement) for statement in made]
     version = version_of(short)
     names = [f"table {table.name}", *(f"index {i.name}" for i in ordered_indexes(table))]
     for name, text in zip(names, texts, strict=True):
@@ -473,7 +473,7 @@ def _adding(
     """Columns that are missing: in one statement where each may copy the table."""
     parts = [columns] if db.of(conn).multi_column_alter else [[c] for c in columns]
     for part in filter(None, parts):
-        text = one_line(conn.dialect, add_columns(conn.dialect, table, part))
+        text = add_columns(conn.dialect, table, part)
         lacking = tuple(f"{short}.{roles.get(c.name, c.name)}" for c in part)
         names = tuple(c.name for c in part)
         stored = any(c.computed is not None and c.computed.persisted for c in part)
@@ -500,7 +500,7 @@ def _indexing(
         drop = db.of(conn).drop_unfinished(conn.dialect, table, name)
         what = f"no unfinished index {name}"
         yield Step(version, what, (drop,), AN_INSTANT, table.name, lacking)
-    text, waits = _text(conn, CreateIndex(index)), db.BUILDING if online else NOBODY
+    text, waits = text_of(conn.dialect, CreateIndex(index)), db.BUILDING if online else NOBODY
     # PostgreSQL builds no index over partitions beside others.
     if online and not (t.database.partitioned and table is t.message):
         text, waits = db.of(conn).index_online(text)
@@ -517,18 +517,16 @@ def _records(conn: Connection, t: Tables, *, can_read: bool) -> Iterator[Step]:
 
 
 def _record(conn: Connection, t: Tables, makes: str, statement: Any) -> Step:
-    text = statement.compile(dialect=conn.dialect, compile_kwargs={"literal_binds": True})
-    return Step(NEWEST, makes, (one_line(conn.dialect, str(text)),), NOBODY, t.lease.name)
+    text = text_of(conn.dialect, statement, compile_kwargs={"literal_binds": True})
+    return Step(NEWEST, makes, (text,), NOBODY, t.lease.name)
 
 
-def _text(conn: Connection, statement: Any) -> str:
-    return one_line(conn.dialect, str(statement.compile(dialect=conn.dialect)))
-
-
-def one_line(dialect: sa.Dialect, text: str) -> str:
-    """A statement for `exec_driver_sql`, and to be printed. SQLAlchemy writes a percent sign twice
-    for drivers that format."""
-    text = re.sub(r"\s*\n\s*", " ", text.strip())
+def text_of(dialect: sa.Dialect, statement: Any, **how: Any) -> str:
+    """A statement in one line, for `exec_driver_sql` and to be printed. how: as of `compile`.
+    SQLAlchemy writes a percent sign twice for drivers that format."""
+    if not isinstance(statement, str):
+        statement = str(statement.compile(dialect=dialect, **how))
+    text = re.sub(r"\s*\n\s*", " ", statement.strip())
     return text.replace("%%", "%") if dialect.paramstyle in ("format", "pyformat") else text
 
 
@@ -544,7 +542,7 @@ def add_columns(dialect: sa.Dialect, table: sa.Table, columns: Iterable[sa.Colum
             column = sa.Column(column.name, column.type)
         text = str(CreateColumn(column).compile(dialect=dialect))
         texts.append(db.of_dialect(dialect).add_column(text))
-    return f"ALTER TABLE {name} {', '.join(texts)}"
+    return text_of(dialect, f"ALTER TABLE {name} {', '.join(texts)}")
 
 
 def add_with_default_for_new(
@@ -555,14 +553,15 @@ def add_with_default_for_new(
     if db.of_dialect(dialect).takes_default(column):
         name = dialect.identifier_preparer.format_table(table)
         default = str(getattr(column.server_default, "arg", "NULL"))
-        made += db.of_dialect(dialect).set_default(db.At(dialect, name, column.name), default)
+        setting = db.of_dialect(dialect).set_default(db.At(dialect, name, column.name), default)
+        made += [text_of(dialect, statement) for statement in setting]
     return made
 
 
 def adding_column(engine: Engine, spec: MessageTable, role: str) -> str:
     """The statement that adds the column of a role to a live table."""
     table = tables_for(spec, db.database_of(engine)).message
-    return " ".join(add_columns(engine.dialect, table, [table.c[spec.names()[role]]]).split())
+    return add_columns(engine.dialect, table, [table.c[spec.names()[role]]])
 
 
 def slice_index(engine: Engine, t: Tables, role: str) -> str:
@@ -573,7 +572,7 @@ def slice_index(engine: Engine, t: Tables, role: str) -> str:
     kinds = {c.name: c.type for c in t.message.c}
     ideal = tables_for(t.spec.replace(slices=(*t.spec.slices, role)), t.database, kinds)
     index = next(i for i in ideal.message.indexes if i.name == name)
-    return " ".join(str(CreateIndex(index).compile(dialect=engine.dialect)).split())
+    return text_of(engine.dialect, CreateIndex(index))
 
 
 def ddl(spec: MessageTable, name: str, partitions: int = 0) -> str:

@@ -102,6 +102,8 @@ class _Opened(NamedTuple):
 
 OPENED = _Opened()
 LOCKED = (0, 1, "a", "t", None, 0, 0, 0, None, None, None)
+FIRST: dict[str, Any] = {"newest": True, "limit": 50, "after": None}
+"""What says nothing of a page."""
 
 
 def filters_of(t: Tables, **filters: Any) -> dict[str, Any]:
@@ -286,18 +288,18 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
     late = cursor_text([1, ["2026-11-22 10:00:00.000000", 1]])
     for words in (every, *((word,) for word in State)):
         for newest in (True, False):
-            yield pages.page, {"wanted": Filter(words), "newest": newest}
+            yield pages.page, FIRST | {"wanted": Filter(words), "newest": newest}
             done = words == (State.DONE,) and newest
             behind = cursor_text([0, 1, None, None] if done else [0, 1])
             wanted = Filter(words, **filters)
-            yield pages.page, {"wanted": wanted, "newest": newest, "after": behind}
-    yield pages.page, {"wanted": Filter((State.NEW,)), "after": late}
-    yield pages.page, {"wanted": Filter((State.DONE,)), "after": cursor_text([2, 9, 8, 5])}
+            yield pages.page, FIRST | {"wanted": wanted, "newest": newest, "after": behind}
+    yield pages.page, FIRST | {"wanted": Filter((State.NEW,)), "after": late}
+    yield pages.page, FIRST | {"wanted": Filter((State.DONE,)), "after": cursor_text([2, 9, 8, 5])}
     for newest in (True, False):
         failed = (State.FAILED, State.DEAD)
         group = Filter(failed, fingerprint="a" * 16, **filters_of(t, topic="t"))
-        yield pages.page, {"wanted": group, "newest": newest, "after": cursor_text([1])}
-        yield pages.of_group, {"wanted": group, "newest": newest, "after": 1}
+        yield pages.page, FIRST | {"wanted": group, "newest": newest, "after": cursor_text([1])}
+        yield pages.of_group, FIRST | {"wanted": group, "newest": newest, "after": 1}
     some = log.rows
     log.rows = {"min(w.i)": [(None, 0)], "min(m.i)": [(None, 0)], "AND (": [("o", "o")]} | some
     yield lanes.place, {"msg_id": 1}
@@ -315,11 +317,11 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
     yield lanes.by_object, {}
     yield lanes.by_object, {"after": cursor_text(["o"])}
     log.rows = some
-    yield lanes.lanes, {}
-    yield lanes.lanes, {"blocked": True}
+    yield lanes.lanes, {"limit": 50}
+    yield lanes.lanes, {"limit": 50, "blocked": True}
     some = log.rows
     log.rows = {"OFFSET": [(1, "o")], "u.p": []} | some  # more objects than are looked at
-    yield lanes.lanes, {}
+    yield lanes.lanes, {"limit": 50}
     log.rows = some
     yield instances.instances, {}
     yield instances.leased, {}
