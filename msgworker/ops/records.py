@@ -326,23 +326,12 @@ def _info(row: Stored, now: datetime, declared: bool | None) -> ScheduleInfo:
 
 
 def _unwritten(one: Schedule, now: datetime) -> ScheduleInfo:
-    return ScheduleInfo(
-        name=one.name,
-        spec=one.spec,
-        tz=one.tz,
-        topic=one.topic,
-        object_id=one.object_id,
-        payload=one.payload,
-        catch_up=one.catch_up,
-        next_times=tuple(one.next_times(now, SHOWN_TICKS)),
-        last_at=None,
-        late_seconds=0.0,
-        paused_at=None,
-        paused_by=None,
-        declared=True,
-        stored=False,
-        overlap=one.overlap,
-    )
+    said = (one.name, one.spec, one.tz, one.topic, one.object_id, one.payload, one.catch_up)
+    instants = ("next_at", "last_at", "paused_at", "declared_at")
+    none: dict[str, Any] = dict.fromkeys((*instants, "paused_by", "declared_by"))
+    row = Stored(*said, version=0, overlap=one.overlap, **none)
+    coming = tuple(one.next_times(now, SHOWN_TICKS))
+    return replace(_info(row, now, True), stored=False, problem=None, next_times=coming)
 
 
 # --- Jobs: list them, seal one, pause one, and cancel one with all its messages.
