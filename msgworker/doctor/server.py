@@ -211,19 +211,21 @@ def succession(p: Subject) -> list[Finding]:
     return [needed("server", text)]
 
 
-def cluster(p: Subject) -> list[Finding]:
+def cluster(p: Subject) -> Iterator[Finding]:
     """What is otherwise where several servers take writes."""
     if not p.database.certifies:
         text, wrong, fix = p.database.single_primary(p.conn)
-        found = [fine("server", text)] if text else []
-        return [*found, advised("server", wrong, fix)] if wrong else found
+        if text:
+            yield fine("server", text)
+        if wrong:
+            yield advised("server", wrong, fix)
+        return
     known = p.database.several_writers
     assert known is not None
     size, step, in_order = p.conn.execute(sa.text(known.query)).one()
-    found = [fine("server", f"{known.words.format(size)}; gaps between ids are harmless")]
+    yield fine("server", f"{known.words.format(size)}; gaps between ids are harmless")
     if int(size) != 1 and step > 1 and not in_order:
-        found.append(advised("server", known.otherwise, known.fix))
-    return found
+        yield advised("server", known.otherwise, known.fix)
 
 
 def snapshots(p: Subject) -> list[Finding]:
@@ -269,11 +271,11 @@ WHICH_ZONE = (
 )
 
 
-def local_times(p: Subject) -> list[Finding]:
+def local_times(p: Subject) -> Iterator[Finding]:
     """Whether columns without a zone hold the local times of the declared one."""
-    zone, found = p.spec.time_zone, list[Finding]()
     if p.live is None or p.as_is is None:
-        return found
+        return
+    zone = p.spec.time_zone
     t, c = p.live, p.live.cols()
     if c.created_at is not None:
         w = sa.select(c.created_at.label("at")).order_by(c.msg_id.desc()).limit(NEWEST).subquery().c
@@ -289,7 +291,7 @@ def local_times(p: Subject) -> list[Finding]:
                 f"{t.names['created_at']} is read as the time of {zone}, in which it is not "
                 f"written; {WHICH_ZONE}"
             )
-            found.append(needed("time zone", text))
+            yield needed("time zone", text)
     own = [
         column.name
         for role, column in p.as_is.columns.items()
@@ -307,5 +309,4 @@ def local_times(p: Subject) -> list[Finding]:
                 f"({here / 3600:+g} h from UTC now), but it is read as the time of {zone}: new "
                 f"messages look too old or too young; {WHICH_ZONE}"
             )
-            found.append(needed("time zone", text))
-    return found
+            yield needed("time zone", text)

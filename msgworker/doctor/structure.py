@@ -275,9 +275,8 @@ def version(p: Subject) -> list[Finding]:
 # types, and are filled.
 
 
-def tables(p: Subject) -> list[Finding]:
+def tables(p: Subject) -> Iterator[Finding]:
     """The message table and those beside it."""
-    found: list[Finding] = []
     if not p.exists:
         text = f"table {p.spec.name} does not exist"
         near = describe.near_names(p.inspector, p.spec)
@@ -290,60 +289,59 @@ def tables(p: Subject) -> list[Finding]:
         if not theirs and not any(map(p.is_there, beside)):
             fix += [statement for table in beside for statement in p.create(table)]
             text += f", nor do the {len(beside)} tables beside it: run `msgworker init-db`"
-            return [needed("tables", text, *fix)]
-        found.append(needed("tables", text, *fix))
+            yield needed("tables", text, *fix)
+            return
+        yield needed("tables", text, *fix)
     else:
         count = db.row_estimate(p.conn, p.ideal.message)
         size = "" if count is None else f", about {plural(count, 'row')}"
-        found.append(fine("tables", f"table {p.spec.name} is there{size}"))
+        yield fine("tables", f"table {p.spec.name} is there{size}")
     for own in OWN:
         table = own.of(p.ideal)
         make, cost = (advised, f": {own.without}") if own.without else (needed, "")
         lacks = p.lacks(table)
         if lacks.exists is False and own.need is not Need.OPTIONAL:
-            found.append(make("tables", f"table {table.name} is missing{cost}", *p.create(table)))
+            yield make("tables", f"table {table.name} is missing{cost}", *p.create(table))
         if lacks.required:
             lacking = ", ".join(column.name for column in lacks.required)
             text = f"table {table.name} has no column {lacking}{cost}"
-            found.append(make("tables", text, *(p.add(table, c) for c in lacks.required)))
+            yield make("tables", text, *(p.add(table, c) for c in lacks.required))
         for column in lacks.later:
             text = f"table {table.name} has no column {column.name}: {column.info[ADDED]}"
-            found.append(advised("tables", text, p.add(table, column)))
+            yield advised("tables", text, p.add(table, column))
         for column, text in lacks.odd:
             change = p.database.alter_type(p.at(table, column.name), column)
-            found.append(make("types", text, *change))
-    return found
+            yield make("types", text, *change)
 
 
-def storage(p: Subject) -> list[Finding]:
+def storage(p: Subject) -> Iterator[Finding]:
     """A storage engine with transactions."""
-    found = []
     for table in (p.ideal.message, *own_tables(p.ideal)):
         if not p.is_there(table):
             continue
         kept = p.database.weak_storage(p.inspector, table.name, table.schema)
         if kept:
             text = f"table {table.name} is kept in {kept}, which has no transactions"
-            found.append(needed("storage", text, p.database.strong_storage(p.table_name(table))))
-    return found
+            yield needed("storage", text, p.database.strong_storage(p.table_name(table)))
 
 
-def missing_columns(p: Subject) -> list[Finding]:
+def missing_columns(p: Subject) -> Iterator[Finding]:
     """Columns that have a name and are not there."""
     unnamed = [role for role in p.lacking() if role in REQUIRED]
     if unnamed:  # what else is missing can be found when these are known
         there = [str(one["name"]) for one in p.columns.values()]
-        return [needed("columns", describe.unnamed(p.spec, unnamed, there))]
+        yield needed("columns", describe.unnamed(p.spec, unnamed, there))
+        return
     kinds = {name: column["type"] for name, column in p.columns.items()}
     if p.exists and (why := where_problem(p.spec.where, kinds)):
-        return [needed("columns", f"table {p.spec.name} {why}")]
-    found = []
+        yield needed("columns", f"table {p.spec.name} {why}")
+        return
     asked_for = describe.asked_for(p.spec)
     for role in p.lacking():
         column = p.ideal.message.c[p.ideal.names[role]]
         if role in asked_for:
             text = f"column {column.name} ({role}) is missing"
-            found.append(needed("columns", text, *p.add_role(role)))
+            yield needed("columns", text, *p.add_role(role))
         elif ROLES[role].without:
             text = f"column {column.name} is missing: {ROLES[role].without}"
             fix = p.add_role(role)
@@ -362,8 +360,7 @@ def missing_columns(p: Subject) -> list[Finding]:
                 if hidden:
                     fix = [p.add(p.ideal.message, column, *hidden)]
                 fix += [p.sql(CreateIndex(i)) for i in p.ideal.message.indexes if i.name == index]
-            found.append(advised("columns", text, *fix))
-    return found
+            yield advised("columns", text, *fix)
 
 
 def requirements(p: Subject) -> list[Finding]:
@@ -421,12 +418,12 @@ WHY = {
 }
 
 
-def partitions(p: Subject) -> list[Finding]:
+def partitions(p: Subject) -> Iterator[Finding]:
     """What a table with partitions costs, and what no index there enforces."""
     parts = None if p.as_is is None else p.as_is.partitions
     ids = p.column("msg_id")
     if not parts or ids is None:
-        return []
+        return
     shown = ", ".join(sorted(parts)[:3]) + (", ..." if len(parts) > 3 else "")
     text = (
         f"{plural(len(parts), 'partition')} by the hash of objects ({shown}): messages are handled "
@@ -434,7 +431,7 @@ def partitions(p: Subject) -> list[Finding]:
         "does, and none can keep unique keys: App.send refuses them "
         "(docs/project/decisions/013-partitions.md)"
     )
-    found = [fine("partitions", text)]
+    yield fine("partitions", text)
     if not (ids.get("identity") or {}).get("always"):
         quoted = p.conn.dialect.identifier_preparer.quote(ids["name"])
         fix = f"ALTER TABLE {p.table_name(p.ideal.message)} ALTER COLUMN {quoted} SET GENERATED "
@@ -442,8 +439,7 @@ def partitions(p: Subject) -> list[Finding]:
             f"an INSERT may bring an id of its own for {ids['name']}, and nothing keeps it unique"
         )
         known = ids.get("identity") is not None  # a serial is made anew
-        found.append(advised("partitions", text, *([f"{fix}ALWAYS"] if known else [])))
-    return found
+        yield advised("partitions", text, *([f"{fix}ALWAYS"] if known else []))
 
 
 def _takes_none(p: Subject) -> bool:
