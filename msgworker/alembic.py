@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from msgworker.db import DATABASES, NAMES, database_of
 from msgworker.errors import ConfigError, SchemaError
 from msgworker.schema import apply, known
-from msgworker.schema.difference import IN_ORDER
+from msgworker.schema.difference import INDEXES
 from msgworker.table import (
     DEFAULT_NAME,
     FAILED_MARK,
@@ -45,7 +45,7 @@ BEGUN = (
 _PART = r"(_w[0-9a-f]{6})?"
 _RULE = r"(?:_t(\d{1,4})(b?))?"
 _OF_OTHERS = {one.index[0] for one in OWN if one.index is not None}
-_SUFFIXES = [one for one in IN_ORDER if one not in _OF_OTHERS]
+_SUFFIXES = [one for one in INDEXES if one not in _OF_OTHERS]
 _INDEX = re.compile(rf"{_PART}{_RULE}_({'|'.join(_SUFFIXES)})$")
 _PARTITION = re.compile(rf"{DEFAULT_NAME}_p\d+")
 _COLUMN = re.compile(

@@ -42,7 +42,7 @@ from msgworker.errors import SchemaError
 from msgworker.message import Status
 from msgworker.schema import describe, requirements
 from msgworker.schema import rule as rules
-from msgworker.schema.difference import difference, is_generated, ordered_indexes, suffix
+from msgworker.schema.difference import INDEXES, difference, is_generated, ordered_indexes, suffix
 from msgworker.table import (
     ADDED,
     LOCK,
@@ -603,25 +603,8 @@ def ddl(spec: MessageTable, name: str, partitions: int = 0) -> str:
 
 
 def _script(t: Tables) -> Iterator[tuple[Any, str]]:
-    reasons = {
-        "guard": "the guard: at most one running message per object, enforced by the database",
-        "id": "all messages by id: no index over partitions can keep ids unique, the identity does",
-        "object": "unfinished messages by object and age",
-        "oldest": "unfinished messages by age",
-        "due": "messages that wait for an instant: retries and delayed ones",
-        "failed": "failed and dead messages, for operators",
-        "urgent": "messages with a priority that may be claimed, by priority and age",
-        "unique": "unique keys: at most one message holds a key, enforced by the database",
-        "job": "the messages of each job, by status",
-        "shard": "unfinished messages by shard, object and age",
-        "flag": "unfinished messages by instance type, object and age",
-        "group": "failed tries by what they have in common",
-        "owner": "locks by who holds them",
-        "key": "keys of requests: a write that is asked for again is done once",
-        "open": "jobs that have not completed",
-    }
     tables = [(t.message, "status: 0 new, 1 processing, 2 done, -1 failed")]
     for table, about in [*tables, *((own.of(t), own.about) for own in OWN)]:
         yield CreateTable(table), about
         for index in ordered_indexes(table):
-            yield CreateIndex(index), reasons[suffix(index)]
+            yield CreateIndex(index), INDEXES[suffix(index)]

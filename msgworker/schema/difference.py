@@ -32,7 +32,6 @@ from msgworker.table import (
     OWN_PREFIX,
     REQUIRED,
     ROLES,
-    SLICES,
     MessageTable,
     Tables,
     tables_for,
@@ -163,17 +162,29 @@ def _other(database: Database, index: sa.Index, live: LiveIndex) -> str:
 
 
 OWN_NAMES = frozenset(own.name for own in OWN)
-IN_ORDER = (
-    *("guard", "id", "object", "oldest", "due", "failed", "urgent", "unique", "job"),
-    *SLICES.values(),
-    *("group", "owner", "key", "open"),
-)
-"""The suffixes of indexes."""
+INDEXES = {
+    "guard": "the guard: at most one running message per object, enforced by the database",
+    "id": "all messages by id: no index over partitions can keep ids unique, the identity does",
+    "object": "unfinished messages by object and age",
+    "oldest": "unfinished messages by age",
+    "due": "messages that wait for an instant: retries and delayed ones",
+    "failed": "failed and dead messages, for operators",
+    "urgent": "messages with a priority that may be claimed, by priority and age",
+    "unique": "unique keys: at most one message holds a key, enforced by the database",
+    "job": "the messages of each job, by status",
+    "shard": "unfinished messages by shard, object and age",
+    "flag": "unfinished messages by instance type, object and age",
+    "group": "failed tries by what they have in common",
+    "owner": "locks by who holds them",
+    "key": "keys of requests: a write that is asked for again is done once",
+    "open": "jobs that have not completed",
+}
+"""What each index is for, by the suffix of its name, in the order in which they are made."""
 
 
 def ordered_indexes(table: sa.Table) -> list[sa.Index]:
     """The indexes of one of our tables, the guard first."""
-    return sorted(table.indexes, key=lambda index: IN_ORDER.index(suffix(index)))
+    return sorted(table.indexes, key=lambda index: list(INDEXES).index(suffix(index)))
 
 
 def suffix(index: sa.Index) -> str:
