@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -52,7 +52,6 @@ from msgworker.table import (
 from msgworker.table.tables import unique_index_name
 
 T = TypeVar("T")
-W = TypeVar("W", bound="Writing")
 FIRST_SIZE = 100
 LEAST_SIZE = 50
 MOST_SIZE = 1000
@@ -366,13 +365,13 @@ class Writing(Looks):
     """Who acts where a call does not say it, see `acting`."""
 
     def acting(
-        self: W,
+        self,
         *,
         actor: str | None = None,
         source: str | None = None,
         key: str | None = None,
         request: str | None = None,
-    ) -> W:
+    ) -> Self:
         """The same calls, whose writes are recorded in the audit as of this actor, where the call
         names none, and from this source, such as "web 10.0.0.7" (at most 200 characters each).
 
