@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -88,36 +89,28 @@ def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left
     if asked.within is not None:
         params["mw_slice"] = list(asked.within.values)
     groups = [_Group._make(row) for row in fetch(conn, statement, params)]
-    by: dict[Waits, int] = dict.fromkeys(Waits, 0)
-    first: dict[Waits, tuple[_Group, Verdict]] = {}
-    holders: dict[str | None, InstanceInfo] = {}
-    instants: dict[Waits, float] = {}
-    due_heads = 0
+    found: defaultdict[Waits, list[tuple[_Group, Verdict]]] = defaultdict(list)
     for one in groups:
-        found = verdict(_facts_of(one, _unseen(asked)), world)
-        waits = found.left_as
-        assert waits is not None  # it is unfinished, and the head of its object
-        by[waits] += int(one.number)
-        due_heads += int(one.heads) if waits is Waits.DUE else 0
-        holder = world.holder(one.owner)
-        if holder is not None and holder.life is Life.LIVE:
-            holders[one.owner] = holder
-        if one.head is not None and (waits not in first or one.rank < first[waits][0].rank):
-            first[waits] = one, found
-        if one.past is not None and not one.due:
-            ahead = max(0.0, -float(one.past))
-            instants[waits] = min(ahead, instants.get(waits, ahead))
-    dated = not by[Waits.NOBODY] or not undated(conn, t, limit=1)
+        why = verdict(_facts_of(one, _unseen(asked)), world)
+        assert why.left_as is not None  # it is unfinished, and the head of its object
+        found[why.left_as].append((one, why))
+    by = {why: sum(int(one.number) for one, _ in found[why]) for why in Waits if why in found}
+    dated = Waits.NOBODY not in by or not undated(conn, t, limit=1)
+    examples, soon = {}, dict[Waits, list[float]]()
+    for waits, rows in found.items():
+        if known := [pair for pair in rows if pair[0].head is not None]:
+            first = min(known, key=lambda pair: pair[0].rank)
+            examples[waits] = _example(conn, t, *first, world, dated=dated)
+        soon[waits] = [one.seconds for one, _ in rows if one.seconds is not None]
+    holders = {one.owner: world.holder(one.owner) for one in groups}
+    live = [one for one in holders.values() if one is not None and one.life is Life.LIVE]
     return Left(
         total=total if cut else sum(by.values()),
-        by={waits: count for waits, count in by.items() if count},
-        due_heads=due_heads,
-        examples={
-            waits: _example(conn, t, one, found, world, dated=dated)
-            for waits, (one, found) in first.items()
-        },
-        next_seconds=instants.get(Waits.RETRY, instants.get(Waits.LATER)),
-        holders=tuple(sorted(holders.values(), key=lambda one: one.left_seconds or 0.0)),
+        by=by,
+        due_heads=sum(int(one.heads) for one, _ in found.get(Waits.DUE, ())),
+        examples=examples,
+        next_seconds=min(soon.get(Waits.RETRY) or soon.get(Waits.LATER) or [], default=None),
+        holders=tuple(sorted(live, key=lambda one: one.left_seconds or 0.0)),
         job=asked.job,
         dead_awaited=awaited,
     )
@@ -157,6 +150,11 @@ class _Group(NamedTuple):
     def name(self) -> str | None:
         """The owner, as it can be shown."""
         return None if self.owner is None else shown(self.owner)
+
+    @property
+    def seconds(self) -> float | None:
+        """Until the first of them is due."""
+        return None if self.past is None or self.due else max(0.0, -float(self.past))
 
     @property
     def rank(self) -> tuple[bool, int]:
@@ -237,7 +235,7 @@ def of_job(
             int(one.number),
             int(one.heads),
             int(one.head or 0),
-            None if one.past is None or one.due else max(0.0, -float(one.past)),
+            one.seconds,
         )
         key = (mine.waits, mine.here, mine.topic if mine.waits in BY_TOPIC else "")
         found[key] = _both(found[key], mine) if key in found else mine
