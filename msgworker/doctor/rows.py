@@ -315,8 +315,7 @@ def _twice(p: Subject, t: Tables, twice: dict[Any, list[tuple[int, Any]]]) -> Fi
 
 
 def rule(p: Subject) -> list[Finding]:
-    """All instances work by the recorded rule; an App with another one is shown how to change
-    it."""
+    """All instances work by the recorded rule; an App with another one is told how to change it"""
     if p.no_rule is not None:
         return [needed("rule", p.no_rule)]
     t = p.live

@@ -447,8 +447,7 @@ class Writing(Looks):
         act: Callable[[Connection, Tables, T], bool],
         would: bool,
     ) -> Repaired:
-        """An operation on one thing, such as a topic: recorded and done in one transaction, if it
-        would do anything."""
+        """Record and do something to one thing, such as a topic, in a transaction, if it would."""
         by, dry_run = asked
         if dry_run or not would:
             return Repaired(kind=kind, matched=int(would), changed=int(would), dry_run=dry_run)

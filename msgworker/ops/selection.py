@@ -259,8 +259,7 @@ class Selection:
         )
 
     def ends_at(self, last: int) -> bool:
-        """Whether nothing is chosen behind this message; of a group of failures, whether no failed
-        message is there."""
+        """Whether nothing is chosen behind it; of a group of failures, whether none has failed."""
         if self.ids is not None:
             return last >= self.ids[-1]
         assert self.wanted is not None
@@ -284,8 +283,7 @@ class Selection:
         return {i: Skip(i, Why.KEY_TAKEN, other) for i, other in taken.items()}
 
     def free_keys(self, conn: Connection, ids: list[int]) -> dict[int, Skip]:
-        """Those of the locked messages whose key is taken, unless they continue without it: then
-        it is removed from them."""
+        """Those of the locked messages whose key is taken; if they go on without, it is removed."""
         if self.action.key_taken == "without":
             change.free_keys(conn, self.tables, list(change.taken(conn, self.tables, ids)))
         return self._taken(conn, ids)

@@ -376,8 +376,7 @@ def _deepest_of_entries(
 
 
 def _entries(t: Tables) -> tuple[sa.Select[Any], ColumnElement[Any], ColumnElement[int]]:
-    """Every entry of the object index that has an object, as `o` and `i`; and what it is ordered
-    by."""
+    """The entries of the object index with an object, as `o` and `i`; and what it is ordered by."""
     c = t.cols()
     key, order = t.open_object(c), t.open_msg_id(c)
     query = t.hinted(sa.select(key.label("o"), order.label("i")), t.message, "object")

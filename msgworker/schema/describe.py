@@ -123,8 +123,7 @@ def check_names(spec: MessageTable, database: Database) -> None:
 
 
 def find(inspector: Inspector, spec: MessageTable) -> MessageTable | None:
-    """The same under the live name of its table: exact, or the only one that differs by case; None
-    if it is not there."""
+    """The same under its live name: exact, or the only one that differs by case; None if none is"""
     try:
         names = db.names_there(inspector, spec.schema)
     except DBAPIError as error:

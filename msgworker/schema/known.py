@@ -109,8 +109,7 @@ class KnownTables:
                 self.forget()
 
     def check_missing(self) -> None:
-        """Raise SchemaError if something is missing for the rule of the App, unless an instance
-        lives, beside which the rule stays."""
+        """Raise SchemaError if something is missing for the App's rule, and no instance lives."""
         with connecting(self._engine) as conn:
             idle = not rules.living(conn, self.read())
         if idle:
