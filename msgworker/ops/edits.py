@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from decimal import Decimal
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from functools import partial
 from typing import Any, Unpack
 
@@ -283,16 +283,14 @@ def _same_json(held: Held, new: str | None) -> bool:
 
 def _canonical(text: str) -> str:
     """JSON as one text, however it is written; its numbers keep all their digits."""
-    return json.dumps(json.loads(text, parse_float=_digits), sort_keys=True)
+
+    def number(text: str) -> dict[str, str]:
+        return {"number": str(Decimal(text).normalize(EXACT))}
+
+    return json.dumps(json.loads(text, parse_float=number), sort_keys=True)
 
 
-def _digits(text: str) -> dict[str, list[Any]]:
-    """A number as sign, digits without zeros at the end, and exponent."""
-    sign, digits, exponent = Decimal(text).as_tuple()
-    written = "".join(map(str, digits)).lstrip("0")
-    kept = written.rstrip("0")
-    power = int(exponent) + len(written) - len(kept) if kept else 0
-    return {"number": [sign, kept, power]}
+EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 
 
 # --- The differences, as text.

@@ -288,24 +288,21 @@ def _acts(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, list[ByO
 
 def acts(info: MessageInfo, spec: MessageTable) -> tuple[str, ...]:
     """What an operator may do with a message, as `show` has read it: the names of commands."""
-    state, found = info.status, []
-    waits = state in (State.NEW, State.FAILED)
+    state = info.status
+    waits, dead = state in (State.NEW, State.FAILED), state is State.DEAD
     away = info.ending is not None and info.ending.how in (How.DISCARDED, How.CANCELLED)
     if Rule.of(spec).holds_dead(info.error_try_times):  # given up under another rule
         away = False
-    if state in (State.FAILED, State.DEAD, State.DONE):
-        found.append("rerun")
-    if waits or (state is State.DEAD and not away):
-        found.append("discard")
-    if waits or state is State.PROCESSING:
-        found.append("cancel")
     known = info.acknowledged is not None or spec.last_error is None
-    if state is State.DEAD and not known and not away:
-        found.append("acknowledge")
-    editable = (spec.topic, spec.payload, spec.available_at, spec.priority)
-    if (waits or state is State.DEAD) and any(editable):
-        found.append("edit")
-    return tuple(found)
+    editable = any((spec.topic, spec.payload, spec.available_at, spec.priority))
+    may = {
+        "rerun": dead or state in (State.FAILED, State.DONE),
+        "discard": waits or (dead and not away),
+        "cancel": waits or state is State.PROCESSING,
+        "acknowledge": dead and not known and not away,
+        "edit": (waits or dead) and editable,
+    }
+    return tuple(name for name, can in may.items() if can)
 
 
 # --- Read-only: lists and single messages for ops.
