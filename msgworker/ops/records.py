@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from functools import partial
@@ -161,10 +161,6 @@ class _Changed(Exception):
     """The row is not as it was seen: roll back and look again."""
 
 
-class _Unwanted(Exception):
-    """The row is so already: nothing is done or recorded."""
-
-
 class Scheduling(Writing):
     """Operations on schedules; `how` as in `How`."""
 
@@ -262,29 +258,23 @@ class Scheduling(Writing):
     ) -> Repaired:
         """Change the row of a schedule as it is now, and record it, in one transaction."""
         self._ready()
-        with self._reading() as (conn, t):
-            if not schedules_store.is_there(conn, t):
-                raise SchemaError(
-                    "table msgworker_schedule is missing. Run App.create_schema() or `msgworker "
-                    "init-db`, or see `msgworker ddl`"
-                )
-            would = wanted(self._named(conn, t, name)[0])
+        if not self.can_schedule():
+            raise SchemaError(
+                "table msgworker_schedule is missing. Run App.create_schema() or `msgworker "
+                "init-db`, or see `msgworker ddl`"
+            )
 
         def once(conn: Connection, t: Tables, name: Any) -> bool:
             row, now = self._named(conn, t, name)
-            if not wanted(row):
-                raise _Unwanted
-            if not act(conn, t, row, now):
+            if not (wanted(row) and act(conn, t, row, now)):
                 raise _Changed
             return True
 
         for _ in range(TRIES):
-            try:
+            with self._reading() as (conn, t):
+                would = wanted(self._named(conn, t, name)[0])
+            with suppress(_Changed):  # an instance has just fired it
                 return self._at_once(kind, asked, "schedule", name, once, would)
-            except _Changed:  # an instance has just fired it
-                continue
-            except _Unwanted:
-                return Repaired(kind=kind)
         raise MsgworkerError(f"schedule {name!r} is changed all the time; try again")
 
     def _named(self, conn: Connection, t: Tables, name: Any) -> tuple[Stored, datetime]:
