@@ -175,24 +175,25 @@ def held_by(clock: Clock, engine: sa.Engine, t: Tables, instance: object) -> Hel
 
 def refuse_living(held: HeldMessages, force: bool) -> None:
     """Raise MsgworkerError if it is alive and not forced, or is being recovered."""
-    one = held.lease
-    if one is not None and one.live and one.taken_by is not None:
+    one, who = held.lease, f"instance {held.instance_id}"
+    if one is None or not one.live:
+        return
+    if one.taken_by is not None:
+        raise MsgworkerError(f"{who} is being recovered by {one.taken_by} already; wait for it")
+    if force:
+        return
+    if one.served.stopped:
         raise MsgworkerError(
-            f"instance {held.instance_id} is being recovered by {one.taken_by} already; wait for it"
+            f"{who} has stopped, but its handler has outlived the grace time and may still run; "
+            f"its lease ends in {one.left_seconds:.0f} s, then its messages are recovered by an "
+            "instance that runs, or released; or take them away with --force (force=True), which "
+            "waits for as long as a lease"
         )
-    if one is not None and held.lives and one.served.stopped and not force:
-        raise MsgworkerError(
-            f"instance {held.instance_id} has stopped, but its handler has outlived the grace time "
-            f"and may still run; its lease ends in {one.left_seconds:.0f} s, then its messages are "
-            "recovered by an instance that runs, or released; or take them away with --force "
-            "(force=True), which waits for as long as a lease"
-        )
-    if held.lives and not force:
-        raise MsgworkerError(
-            f"instance {held.instance_id} is alive: stop it, and it releases its messages without "
-            "a try counted; or take them away with --force (force=True): each counts as a crash, "
-            "and its handlers may continue to run, although their writes are refused"
-        )
+    raise MsgworkerError(
+        f"{who} is alive: stop it, and it releases its messages without a try counted; or take "
+        "them away with --force (force=True): each counts as a crash, and its handlers may "
+        "continue to run, although their writes are refused"
+    )
 
 
 def take_over(engine: sa.Engine, t: Tables, held: HeldMessages) -> str | None:
