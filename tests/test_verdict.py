@@ -51,7 +51,6 @@ CASES: list[tuple[Facts, World, Verdict, str]] = [
     (HELD, replace(UNNAMED, who=[STOPPED]), Verdict.UNNAMED, "no column claimed_by"),
     (HELD, replace(ME, names_owners=False, who=[STOPPED]), Verdict.UNOWNED, "no column claimed_by"),
     # What lasts until an operator acts comes before what ends by itself.
-    (replace(NEW, behind=True, unseen="x"), OPEN, Verdict.BEHIND, "behind another"),
     (replace(NEW, unseen="no shard", due=False), OPEN, Verdict.OTHER_SLICES, "no shard"),
     # Before a message of the job that a drain handles: what holds it back from others, too.
     (replace(NEW, unseen="of no job"), OF_A_JOB, Verdict.OTHER_JOBS, "nothing holds it back"),

@@ -316,7 +316,6 @@ class Verdict(enum.Enum):
     ABANDONED = Reason.RUNNING_DEAD, Waits.NOBODY
     UNOWNED = Reason.RUNNING_FOREIGN, Waits.NOBODY
     UNNAMED = Reason.RUNNING_FOREIGN, Waits.ELSEWHERE  # the table does not say whose it is
-    BEHIND = Reason.BEHIND, None, "it waits behind another message"
     OTHER_SLICES = Reason.NOBODY_LOOKS, Waits.OTHER_SLICES, "{row.unseen}"
     OTHER_JOBS = Reason.BEHIND, Waits.OTHER_JOBS
     LATER = Reason.NOT_DUE, Waits.LATER, "it is not due yet"
@@ -398,7 +397,6 @@ class Facts:
     due: bool = True
     unseen: str = ""
     held: str = ""
-    behind: bool = False
     alone: bool = False
     refused: tuple[InstanceInfo, str] | None = None
     holds: Sequence[str] = ()
@@ -462,8 +460,6 @@ def verdict(row: Facts, world: World) -> Verdict:
         return _verdict_of_held(row.owner, world)
     if row.status in _ENDED:
         return _ENDED[row.status]
-    if row.behind:
-        return Verdict.BEHIND
     if row.unseen:
         return Verdict.OTHER_SLICES
     if not row.due and row.status is State.NEW:
