@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from functools import partial
@@ -100,18 +100,12 @@ class Locking(Writing):
                 audit.end(conn, t, op_id, changed=did, skipped=1 - did)
         return Repaired(kind=KIND, op_id=op_id, matched=1, changed=did, skipped=1 - did)
 
-    @contextmanager
-    def _centre(self, centre: LockCentre | None) -> Iterator[LockCentre]:
+    def _centre(self, centre: LockCentre | None) -> AbstractContextManager[LockCentre]:
         if centre is not None:
-            yield centre
-            return
+            return nullcontext(centre)
         from msgworker.coordination.database import DatabaseLocks
 
-        own = DatabaseLocks(self._engine, schema=self._spec.schema)
-        try:
-            yield own
-        finally:
-            own.close()
+        return closing(DatabaseLocks(self._engine, schema=self._spec.schema))
 
 
 # --- List schedules, pause, resume and delete them, and send the message of one now.

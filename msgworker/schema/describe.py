@@ -7,7 +7,6 @@ import difflib
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -96,19 +95,10 @@ def is_unique(inspector: Inspector, spec: MessageTable, column: str) -> bool:
     if is_primary(inspector, spec, column):
         return True
     at: dict[str, Any] = {"table_name": spec.bare_name, "schema": spec.schema}
-    with _unwarned():
+    with warnings.catch_warnings(action="ignore"):  # of indexes on expressions, left out rightly
         found: list[Any] = [*inspector.get_unique_constraints(**at)]
         found += [i for i in inspector.get_indexes(**at) if i["unique"]]
     return any(list(one["column_names"]) == [column] for one in found)
-
-
-@contextmanager
-def _unwarned() -> Iterator[None]:
-    """Without what SQLAlchemy says of indexes on expressions, which are left out, rightly, and of
-    types it does not know, which `requirements` judges."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 # --- The message table: which one it is, and what it lacks of what its MessageTable names.
@@ -179,7 +169,7 @@ def for_table(inspector: Inspector, spec: MessageTable, database: Database) -> D
         return database
     names = spec.names()
     bases = {names[role].lower() for role in COMPUTED_FROM if role in names}
-    with _unwarned():
+    with warnings.catch_warnings(action="ignore"):  # of types, which `requirements` judges
         keys = inspector.get_foreign_keys(spec.bare_name, schema=spec.schema)
     for key in keys:
         options = {act: str(does).upper() for act, does in key.get("options", {}).items()}
