@@ -16,8 +16,7 @@ from sqlalchemy import ColumnElement, Connection
 from msgworker import db
 from msgworker.latency import RAN, WAITED, percentile
 from msgworker.message import State, Status, topic_of, word_of
-from msgworker.payload import shortened, shown
-from msgworker.queries.instances import InstanceInfo, Life, TopicLimit, instances, topics
+from msgworker.queries.instances import InstanceInfo, Life, TopicLimit, instances, text_of, topics
 from msgworker.store import bounded, controls, history, jobs
 from msgworker.store.bounded import Capped, Filter
 from msgworker.store.controls import Pause, PausedJob
@@ -151,12 +150,7 @@ def _grouped(conn: Connection, t: Tables, rows: sa.Subquery) -> Iterator[Count]:
         word = word_of(status, 0 if left else t.spec.max_tries, t.spec.max_tries)
         oldest = None if oldest is None else float(oldest)
         of_dead = [int(one or 0) if word is State.DEAD else 0 for one in sums]
-        yield Count(word, topic_text(topic), int(count), oldest, Exact.EXACT, *of_dead)
-
-
-def topic_text(topic: Any) -> str | None:
-    """A topic as it is in a row, the beginning of a very long one; a BLOB of SQLite as text."""
-    return shortened(topic) if topic is None or isinstance(topic, str) else shown(topic)
+        yield Count(word, text_of(topic), int(count), oldest, Exact.EXACT, *of_dead)
 
 
 _Parts = list[tuple[sa.Subquery, bool]]
@@ -364,7 +358,7 @@ def _newest(conn: Connection, t: Tables) -> set[str]:
         return found.where(rows.c.m.is_not(None)) if t.where else found
 
     found = conn.scalars(t.built("overview_newest", build))
-    return {topic_of(topic_text(name)) for name in found}
+    return {topic_of(text_of(name)) for name in found}
 
 
 # --- The history: what was done in each step of a window, or of each topic, and how long it took.

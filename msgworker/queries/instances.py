@@ -234,13 +234,12 @@ def _held(conn: Connection, t: Tables) -> dict[str | None, tuple[int, datetime |
         return sa.select(w.b, sa.func.count(), oldest).group_by(w.b)
 
     rows = conn.execute(t.built("held_by", build)).all()
-    return {_name(owner): (int(count), oldest) for owner, count, oldest in rows if count}
+    return {text_of(owner): (int(count), oldest) for owner, count, oldest in rows if count}
 
 
-def _name(owner: Any) -> str | None:
-    if owner is None or isinstance(owner, str):
-        return owner if owner is None else str(shortened(owner))
-    return shown(owner)  # a BLOB (SQLite)
+def text_of(value: Any) -> str | None:
+    """A name as it is in a row, the beginning of a very long one; a BLOB of SQLite as text."""
+    return shortened(value) if value is None or isinstance(value, str) else shown(value)
 
 
 # --- The slices of live instances, from their leases, for operators.

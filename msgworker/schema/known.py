@@ -265,7 +265,8 @@ def resolve(
             rules.check_version(conn, ideal)
         own_policies = db.policies_of(conn, own_tables(ideal, Need.RUN))
         if recorded and not own:
-            spec = _in_force(conn, tables_for(live, database), indexes).to(live)
+            rule = rules.read(conn, tables_for(live, database)) or rules.assumed(live, indexes)
+            spec = rule.to(live)
     kinds = describe.kinds_of(columns)
     describe.require_columns(spec, kinds)
     live_table = LiveTable(True, describe.by_name(columns), indexes)
@@ -315,12 +316,7 @@ def rule_there(conn: Connection, spec: MessageTable, database: Database) -> Rule
     indexes = database.indexes_of(conn, t.message, inspector)
     if _own_problems(inspector, t, _columns_there(inspector, live, t))[0]:
         return rules.assumed(live, indexes)
-    return _in_force(conn, t, indexes)
-
-
-def _in_force(conn: Connection, t: Tables, indexes: Iterable[str]) -> Rule:
-    """The rule that the table is worked on by: the recorded one, else the one of its indexes."""
-    return rules.read(conn, t) or rules.assumed(t.spec, indexes)
+    return rules.read(conn, t) or rules.assumed(live, indexes)
 
 
 def _own_problems(
