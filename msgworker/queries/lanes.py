@@ -246,19 +246,12 @@ def _one_of_each(found: Iterable[Any]) -> list[int]:
 def _infos(conn: Connection, t: Tables, world: World, heads: Mapping[int, int]) -> list[LaneInfo]:
     """The objects of these heads, with how many messages each has, in this order."""
     infos = messages.by_ids(conn, t, list(heads))
-    return [
-        LaneInfo(
-            one.message.object_id,
-            one.message,
-            min(heads[one.message.msg_id] - 1, BEHIND),
-            heads[one.message.msg_id] - 1 > BEHIND,
-            one.reason,
-            one.text,
-            one.started,
-            one.running_seconds,
-        )
-        for one in of_heads(conn, t, [infos[head] for head in heads if head in infos], world)
-    ]
+    found = []
+    for one in of_heads(conn, t, [infos[head] for head in heads if head in infos], world):
+        head, behind = one.message, heads[one.message.msg_id] - 1
+        told = (one.reason, one.text, one.started, one.running_seconds)
+        found.append(LaneInfo(head.object_id, head, min(behind, BEHIND), behind > BEHIND, *told))
+    return found
 
 
 def _key(t: Tables, c: Cols) -> ColumnElement[Any]:
