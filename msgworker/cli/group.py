@@ -15,7 +15,7 @@ import click
 from click.core import ParameterSource
 
 from msgworker import __version__
-from msgworker.cli.output import PROPOSED, Usage, exit_code_of, print_error, sentence, visible
+from msgworker.cli.output import PROPOSED, Usage, exit_code_of, ours, print_error, sentence, visible
 from msgworker.cli.streams import ClosedPipe, Streams, standard_streams
 from msgworker.errors import ExitCode
 
@@ -249,20 +249,14 @@ class Main(click.Group):
     ) -> Any:
         extra.pop("standalone_mode", None)
         how = {"program": prog_name or "msgworker", "brought": extra.pop("brought", None)}
+        given = list(sys.argv[1:] if args is None else args)
         with standard_streams() as streams:
-            code = self._code(args, prog_name, Invocation(streams=streams, **how), extra)
+            code = self._code(given, Invocation(streams=streams, **how), extra)
             if streams.output_is_lost():
                 code = code or ExitCode.OUTPUT
         sys.exit(code)
 
-    def _code(
-        self,
-        args: Sequence[str] | None,
-        prog_name: str | None,
-        call: Invocation,
-        extra: dict[str, Any],
-    ) -> int:
-        args = list(sys.argv[1:] if args is None else args)
+    def _code(self, args: list[str], call: Invocation, extra: dict[str, Any]) -> int:
         alone, args = not args, args or ["--help"]
         for word in args:
             if found := _URL.search(word):  # also one in the wrong place, such as --table=URL
@@ -270,7 +264,7 @@ class Main(click.Group):
 
                 call.secrets |= secrets_of(found[0])
         try:
-            code = super().main(args, prog_name, standalone_mode=False, obj=call, **extra)
+            code = super().main(args, call.program, standalone_mode=False, obj=call, **extra)
         except ClosedPipe:  # `| head` has closed it
             code = 0
         except (KeyboardInterrupt, click.Abort):
@@ -279,9 +273,9 @@ class Main(click.Group):
         except Exception as error:
             if call.debug:
                 _traceback(error, call)
-            said = call.proposes(sentence(error, call.engine, call.debug))
-            print_error(said, call.secrets)
-            code = exit_code_of(error, call.engine)
+            error = ours(error, call.engine)
+            print_error(call.proposes(sentence(error, call.debug)), call.secrets)
+            code = exit_code_of(error)
         return ExitCode.USAGE if alone and not code else code if isinstance(code, int) else 0
 
 

@@ -179,9 +179,8 @@ class Usage(click.ClickException):
     exit_code = USAGE
 
 
-def exit_code_of(error: BaseException, engine: sa.Engine | None = None) -> int:
+def exit_code_of(error: BaseException) -> int:
     """The exit code that an error ends the program with."""
-    error = _ours(error, engine)
     if isinstance(error, PayloadError):
         return USAGE
     if isinstance(error, click.ClickException | MsgworkerError):
@@ -189,9 +188,8 @@ def exit_code_of(error: BaseException, engine: sa.Engine | None = None) -> int:
     return OUR_FAULT
 
 
-def sentence(error: BaseException, engine: sa.Engine | None = None, debug: bool = False) -> str:
+def sentence(error: BaseException, debug: bool = False) -> str:
     """What, where and how to fix it, in one line."""
-    error = _ours(error, engine)
     if isinstance(error, click.UsageError):
         path = error.ctx.command_path if error.ctx is not None else "msgworker"
         return f"{error.format_message()} See `{path} --help`"
@@ -203,7 +201,8 @@ def sentence(error: BaseException, engine: sa.Engine | None = None, debug: bool 
     return f"unexpected error: {type(error).__name__}: {error}{how}"
 
 
-def _ours(error: BaseException, engine: sa.Engine | None) -> BaseException:
+def ours(error: Exception, engine: sa.Engine | None) -> Exception:
+    """An error of the database in our words."""
     if engine is None:
         return error
     from sqlalchemy.exc import DBAPIError, TimeoutError
