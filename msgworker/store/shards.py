@@ -9,6 +9,7 @@ wherever they are.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -122,44 +123,32 @@ def _type(t: Tables, role: str) -> Any:
 def _each(
     conn: Connection, t: Tables, role: str, places: Sequence[Place], rows: int, what: str, hop: bool
 ) -> list[Page]:
-    """For each place what stands behind it. Only a table of others has NULL as shard 0, too."""
+    """For each place what stands behind it. Only a table of others has NULL as shard 0, too.
+
+    Statements differ by whether there is a place to continue behind, so that each is one range of
+    the index; and by whether they read NULL.
+    """
     apart = t.no_shard_apart(role)
-    own = [_among(place, 0) for place in places] if apart else [*places]
-    read = partial(_pages, conn, t, role, rows=rows, what=what, hop=hop)
-    pages = read([place for place in own if place.after is not OVER], none=False)
-    if apart and (zero := [place for place in places if place.value == 0]):
-        none = [one for one in (_among(place, 1) for place in zero) if one.after is not OVER]
-        pages[0] = _merged(pages.get(0), read(none, none=True).get(0))
-    return [pages[place.value] for place in places]
-
-
-def _among(place: Place, which: int) -> Place:
-    """The place among the rows of a value (0) or of none (1)."""
-    after = place.after
-    return place._replace(after=after[which]) if isinstance(after, Both) else place
-
-
-def _pages(
-    conn: Connection,
-    t: Tables,
-    role: str,
-    places: Sequence[Place],
-    *,
-    rows: int,
-    what: str,
-    hop: bool,
-    none: bool,
-) -> dict[Any, Page]:
-    """Statements differ by whether there is a place to continue behind, so that each is one range
-    of the index."""
+    asked = [part for place in places for part in _parts(place, apart=apart)]
     pages: dict[Any, Page] = {}
-    for begun in (False, True):
-        alike = [place for place in places if (place.after is not None) is begun]
+    for begun, none in itertools.product((False, True), repeat=2):
+        alike = [p for p in asked if (p.after is not None, p.value is None) == (begun, none)]
         most = len(alike) if t.database.arrays else BRANCHES[-1]
         for start in range(0, len(alike), most or 1):
             some = alike[start : start + most]
             pages |= _read(conn, t, role, some, rows, what, hop, begun, none=none)
-    return pages
+    if apart and any(place.value == 0 for place in places):
+        pages[0] = _merged(pages.get(0), pages.get(None))
+    return [pages[place.value] for place in places]
+
+
+def _parts(place: Place, *, apart: bool) -> list[Place]:
+    """Shard 0 among its own rows and among those of no shard (None), where these are apart."""
+    if not apart or place.value != 0:
+        return [place]
+    own, none = place.after if isinstance(place.after, Both) else (place.after, place.after)
+    parts = (Place(0, own), Place(None, none))
+    return [part for part in parts if part.after is not OVER]
 
 
 def _merged(own: Page | None, none: Page | None) -> Page:
@@ -188,24 +177,24 @@ def _read(
         build = _hopped
     params: dict[str, Any] = {"rows": rows}
     branches = 0
+    values = [0 if none else place.value for place in places]
     if t.database.arrays:
-        values = [place.value for place in places]
         params["values"] = array_text(values) if role == "shard" else values
         if begun:
             afters = [place.after for place in places]
             params["afters"] = array_text(afters) if what == "without_object" else afters
     else:
         branches = next(b for b in BRANCHES if b >= len(places))
-        for i in range(branches):
-            place = places[i] if i < len(places) else Place(None)
-            params[f"v{i}"] = place.value
-            if begun:
-                params[f"a{i}"] = place.after
+        unused = [None] * (branches - len(places))
+        params |= {f"v{i}": value for i, value in enumerate([*values, *unused])}
+        if begun:
+            afters = [*(place.after for place in places), *unused]
+            params |= {f"a{i}": after for i, after in enumerate(afters)}
     key = ("slices", what, hop, role, branches, begun, none)
     found = fetch(conn, t.built(key, partial(build, t, role, branches, begun, none)), params)
     by_value: dict[Any, list[Any]] = {place.value: [] for place in places}
     for row in found:
-        by_value[0 if row[-3] is None else row[-3]].append(row)
+        by_value[None if none else row[-3]].append(row)
     return {value: _page_of(read, rows, what) for value, read in by_value.items()}
 
 
