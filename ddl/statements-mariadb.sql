@@ -54,27 +54,27 @@ SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgwor
     coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
     msgworker_message.topic AS h5, CASE WHEN (msgworker_message.available_at IS NULL OR
     msgworker_message.available_at <= utc_timestamp(6)) THEN 1 ELSE 0 END AS h6, g.o, g.n
-FROM (SELECT w.o AS o, min(w.i) AS i, count(*) AS n
-FROM (SELECT p.mw_open_object AS o, p.msg_id AS i
+FROM (SELECT w.k AS o, min(w.i) AS i, count(*) AS n
+FROM (SELECT p.mw_open_object AS k, p.msg_id AS i
 FROM msgworker_message AS p FORCE INDEX (msgworker_message_object)
 WHERE p.mw_open_object IS NOT NULL ORDER BY p.mw_open_object, p.msg_id
- LIMIT %s) AS w GROUP BY w.o) AS g INNER JOIN msgworker_message ON msgworker_message.msg_id = g.i ORDER BY g.o;
+ LIMIT %s) AS w GROUP BY w.k) AS g INNER JOIN msgworker_message ON msgworker_message.msg_id = g.i ORDER BY g.o;
 SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
     coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
     msgworker_message.topic AS h5, CASE WHEN (msgworker_message.available_at IS NULL OR
     msgworker_message.available_at <= utc_timestamp(6)) THEN 1 ELSE 0 END AS h6, g.o, g.n
-FROM (SELECT w.o AS o, min(w.i) AS i, count(*) AS n
-FROM (SELECT p.mw_open_object AS o, p.msg_id AS i
+FROM (SELECT w.k AS o, min(w.i) AS i, count(*) AS n
+FROM (SELECT p.mw_open_object AS k, p.msg_id AS i
 FROM msgworker_message AS p FORCE INDEX (msgworker_message_object)
 WHERE p.mw_open_object > %s ORDER BY p.mw_open_object, p.msg_id
- LIMIT %s) AS w GROUP BY w.o) AS g INNER JOIN msgworker_message ON msgworker_message.msg_id = g.i ORDER BY g.o;
-SELECT count(*) AS n, max(w.o) AS last
-FROM (SELECT p.mw_open_object AS o, p.msg_id AS i
+ LIMIT %s) AS w GROUP BY w.k) AS g INNER JOIN msgworker_message ON msgworker_message.msg_id = g.i ORDER BY g.o;
+SELECT count(*) AS n, max(w.k) AS last
+FROM (SELECT p.mw_open_object AS k, p.msg_id AS i
 FROM msgworker_message AS p FORCE INDEX (msgworker_message_object)
 WHERE p.mw_open_object IS NOT NULL ORDER BY p.mw_open_object, p.msg_id
  LIMIT %s) AS w;
-SELECT count(*) AS n, max(w.o) AS last
-FROM (SELECT p.mw_open_object AS o, p.msg_id AS i
+SELECT count(*) AS n, max(w.k) AS last
+FROM (SELECT p.mw_open_object AS k, p.msg_id AS i
 FROM msgworker_message AS p FORCE INDEX (msgworker_message_object)
 WHERE p.mw_open_object > %s ORDER BY p.mw_open_object, p.msg_id
  LIMIT %s) AS w;

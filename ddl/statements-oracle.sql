@@ -71,10 +71,10 @@ SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgwor
     msgworker_message.topic AS h5, CASE WHEN (msgworker_message.available_at IS NULL OR
     msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP)) THEN 1 ELSE 0 END AS
     h6, g.o, g.n
-FROM (SELECT w.o AS o, min(w.i) AS i, count(*) AS n
+FROM (SELECT w.k AS o, min(w.i) AS i, count(*) AS n
 FROM (SELECT /*+ FIRST_ROWS(100) INDEX(p msgworker_message_object) */ CASE WHEN (p.status IN (0, 1) OR
     p.status = -1 AND coalesce(p.error_try_times, 0) < 3) THEN coalesce(p.object_id, CASE WHEN (p.status = 1)
-    THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END AS o, CASE WHEN (p.status IN (0, 1) OR
+    THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END AS k, CASE WHEN (p.status IN (0, 1) OR
     p.status = -1 AND coalesce(p.error_try_times, 0) < 3) THEN p.msg_id END AS i
 FROM msgworker_message p
 WHERE CASE WHEN (p.status IN (0, 1) OR p.status = -1 AND coalesce(p.error_try_times, 0) < 3) THEN
@@ -83,17 +83,17 @@ WHERE CASE WHEN (p.status IN (0, 1) OR p.status = -1 AND coalesce(p.error_try_ti
     3) THEN coalesce(p.object_id, CASE WHEN (p.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~'
     END) END, CASE WHEN (p.status IN (0, 1) OR p.status = -1 AND coalesce(p.error_try_times, 0) < 3) THEN
     p.msg_id END
- FETCH FIRST :rows ROWS ONLY) w GROUP BY w.o) g JOIN msgworker_message ON msgworker_message.msg_id = g.i ORDER
+ FETCH FIRST :rows ROWS ONLY) w GROUP BY w.k) g JOIN msgworker_message ON msgworker_message.msg_id = g.i ORDER
     BY g.o;
 SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
     coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
     msgworker_message.topic AS h5, CASE WHEN (msgworker_message.available_at IS NULL OR
     msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP)) THEN 1 ELSE 0 END AS
     h6, g.o, g.n
-FROM (SELECT w.o AS o, min(w.i) AS i, count(*) AS n
+FROM (SELECT w.k AS o, min(w.i) AS i, count(*) AS n
 FROM (SELECT /*+ FIRST_ROWS(100) INDEX(p msgworker_message_object) */ CASE WHEN (p.status IN (0, 1) OR
     p.status = -1 AND coalesce(p.error_try_times, 0) < 3) THEN coalesce(p.object_id, CASE WHEN (p.status = 1)
-    THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END AS o, CASE WHEN (p.status IN (0, 1) OR
+    THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END AS k, CASE WHEN (p.status IN (0, 1) OR
     p.status = -1 AND coalesce(p.error_try_times, 0) < 3) THEN p.msg_id END AS i
 FROM msgworker_message p
 WHERE CASE WHEN (p.status IN (0, 1) OR p.status = -1 AND coalesce(p.error_try_times, 0) < 3) THEN
@@ -102,12 +102,12 @@ WHERE CASE WHEN (p.status IN (0, 1) OR p.status = -1 AND coalesce(p.error_try_ti
     THEN coalesce(p.object_id, CASE WHEN (p.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~'
     END) END, CASE WHEN (p.status IN (0, 1) OR p.status = -1 AND coalesce(p.error_try_times, 0) < 3) THEN
     p.msg_id END
- FETCH FIRST :rows ROWS ONLY) w GROUP BY w.o) g JOIN msgworker_message ON msgworker_message.msg_id = g.i ORDER
+ FETCH FIRST :rows ROWS ONLY) w GROUP BY w.k) g JOIN msgworker_message ON msgworker_message.msg_id = g.i ORDER
     BY g.o;
-SELECT count(*) AS n, max(w.o) AS last
+SELECT count(*) AS n, max(w.k) AS last
 FROM (SELECT /*+ FIRST_ROWS(100) INDEX(p msgworker_message_object) */ CASE WHEN (p.status IN (0, 1) OR
     p.status = -1 AND coalesce(p.error_try_times, 0) < 3) THEN coalesce(p.object_id, CASE WHEN (p.status = 1)
-    THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END AS o, CASE WHEN (p.status IN (0, 1) OR
+    THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END AS k, CASE WHEN (p.status IN (0, 1) OR
     p.status = -1 AND coalesce(p.error_try_times, 0) < 3) THEN p.msg_id END AS i
 FROM msgworker_message p
 WHERE CASE WHEN (p.status IN (0, 1) OR p.status = -1 AND coalesce(p.error_try_times, 0) < 3) THEN
@@ -117,10 +117,10 @@ WHERE CASE WHEN (p.status IN (0, 1) OR p.status = -1 AND coalesce(p.error_try_ti
     END) END, CASE WHEN (p.status IN (0, 1) OR p.status = -1 AND coalesce(p.error_try_times, 0) < 3) THEN
     p.msg_id END
  FETCH FIRST :rows ROWS ONLY) w;
-SELECT count(*) AS n, max(w.o) AS last
+SELECT count(*) AS n, max(w.k) AS last
 FROM (SELECT /*+ FIRST_ROWS(100) INDEX(p msgworker_message_object) */ CASE WHEN (p.status IN (0, 1) OR
     p.status = -1 AND coalesce(p.error_try_times, 0) < 3) THEN coalesce(p.object_id, CASE WHEN (p.status = 1)
-    THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END AS o, CASE WHEN (p.status IN (0, 1) OR
+    THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END AS k, CASE WHEN (p.status IN (0, 1) OR
     p.status = -1 AND coalesce(p.error_try_times, 0) < 3) THEN p.msg_id END AS i
 FROM msgworker_message p
 WHERE CASE WHEN (p.status IN (0, 1) OR p.status = -1 AND coalesce(p.error_try_times, 0) < 3) THEN

@@ -26,28 +26,11 @@ from msgworker.table import AUDIT, MAX_WAS_ERROR, MAX_WAS_OWNER, OPERATION, Tabl
 SOURCE, REQUEST, CHANGES = "source", "request", "changes"
 """Where an operation was asked from, what was asked with its key, and what an edit changes, beside
 its selection."""
-Kind = Literal[
-    "rerun",
-    "discard",
-    "cancel",
-    "edit",
-    "acknowledge",
-    "send",
-    "release",
-    "purge",
-    "pause",
-    "resume",
-    "unlimit",
-    "seal-job",
-    "cancel-job",
-    "pause-job",
-    "resume-job",
-    "release-lock",
-    "pause-schedule",
-    "resume-schedule",
-    "run-schedule",
-    "delete-schedule",
-]
+_Messages = Literal["rerun", "discard", "cancel", "edit", "acknowledge", "send", "release", "purge"]
+_Topics = Literal["pause", "resume", "unlimit"]
+_Jobs = Literal["seal-job", "cancel-job", "pause-job", "resume-job"]
+_Schedules = Literal["pause-schedule", "resume-schedule", "run-schedule", "delete-schedule"]
+Kind = Literal[_Messages, _Topics, _Jobs, "release-lock", _Schedules]
 """What is recorded. A row of a later version may have another one."""
 MOST_KEPT = 20_000
 """Characters of a payload that the audit keeps, before an edit and after it."""

@@ -6,7 +6,7 @@ ways to find them read the same columns, and filter topics by the same compariso
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -158,6 +158,20 @@ def topic_among(t: Tables, topic: ColumnElement[Any], *, but: bool) -> ColumnEle
     return name.not_in(names) if but else name.in_(names)
 
 
+def _reach(
+    conn: Connection, t: Tables, key: Any, page: Callable[[], Any], params: dict[str, Any]
+) -> tuple[int, Any]:
+    """How many rows a page has, and the last key (`k`) of them. It is read before they are: those
+    that end between the two let the page read further, not less."""
+
+    def build() -> Select[Any]:
+        w = page().subquery("w").c
+        return sa.select(sa.func.count().label("n"), sa.func.max(w.k).label("last"))
+
+    read, last = conn.execute(t.built(key, build), params).one()
+    return int(read), last
+
+
 class Among(NamedTuple):
     """Candidates of some topics. last: the highest msg_id read for them, None = none was left.
     whole: the newest row was reached."""
@@ -189,31 +203,26 @@ def oldest_among(
         if by_age:
             query = t.hinted(query, t.message, "oldest").where(t.oldest_rows(c))
         query = query.where(key >= bindparam("mark", type_=sa.BigInteger()))
-        return query.order_by(key).limit(bindparam("span", type_=sa.Integer())).subquery("w").c
+        return query.order_by(key).limit(bindparam("span", type_=sa.Integer()))
 
     def build() -> Select[Any]:
         c = t.cols()
         hints = hint_columns(t, c)
         is_open = [] if by_age else [sa.case((t.unfinished(c), ONE)).label("u")]
-        w = pages(*hints, *is_open)
+        w = pages(*hints, *is_open).subquery("w").c
         query = sa.select(*(w[hint.name] for hint in hints))
         query = query.where(topic_among(t, w[hints[TOPIC].name], but=but))
         if not by_age:
             query = query.where(w.u.is_not(None))
         return query.order_by(w.k).limit(bindparam("rows", type_=sa.Integer()))
 
-    def ends() -> Select[Any]:
-        w = pages()
-        return sa.select(sa.func.count().label("n"), sa.func.max(w.k).label("last"))
-
     params = {"mark": mark, "span": span}
     names: dict[str, Any] = {"mw_topics": sorted(topics), "rows": limit}
-    # The end first: rows that finish between the two let the second one read further, not less.
-    read, last = conn.execute(t.built("oldest_end", ends), params).one()
+    read, last = _reach(conn, t, "oldest_end", pages, params)
     rows = as_candidates(fetch(conn, t.built(("oldest_among", but), build), params | names))
     if len(rows) >= limit:
         return Among(rows, rows[-1].msg_id, False)
-    return Among(rows, None if last is None else int(last), int(read) < span)
+    return Among(rows, None if last is None else int(last), read < span)
 
 
 def newest(conn: Connection, t: Tables) -> int:
@@ -364,11 +373,11 @@ def _hop(
 def _page(
     conn: Connection, t: Tables, after: Any, limit: int, those: Those | None, until: Any
 ) -> tuple[list[Candidate], Any]:
-    def read(from_start: bool, ends: bool = False) -> sa.Subquery:
+    def read(from_start: bool, ends: bool) -> Select[Any]:
         source = t.message.alias("p")
         p = t.cols(source)
         key = t.open_object(p)
-        page = sa.select(key.label("o"), t.open_msg_id(p).label("i"))
+        page = sa.select(key.label("k"), t.open_msg_id(p).label("i"))
         page = t.hinted(page, source, "object")
         if from_start:
             page = page.where(key.is_not(None))
@@ -376,18 +385,13 @@ def _page(
             page = page.where(key > bindparam("after", type_=t.key_type))
         if ends:
             page = page.where(key <= bindparam("last", type_=t.key_type))
-        page = page.order_by(key, t.open_msg_id(p)).limit(bindparam("rows", type_=sa.Integer()))
-        return page.subquery("w")
-
-    def ends(from_start: bool, bounded: bool) -> Any:
-        w = read(from_start, bounded)
-        return sa.select(sa.func.count().label("n"), sa.func.max(w.c.o).label("last"))
+        return page.order_by(key, t.open_msg_id(p)).limit(bindparam("rows", type_=sa.Integer()))
 
     def build(from_start: bool) -> Select[Any]:
-        w = read(from_start, those is not None)
+        w = read(from_start, those is not None).subquery("w").c
         first = (
-            sa.select(w.c.o.label("o"), sa.func.min(w.c.i).label("i"), sa.func.count().label("n"))
-            .group_by(w.c.o)
+            sa.select(w.k.label("o"), sa.func.min(w.i).label("i"), sa.func.count().label("n"))
+            .group_by(w.k)
             .subquery("g")
         )
         c = t.cols()
@@ -408,12 +412,10 @@ def _page(
         from_start = after is None
         key, params = ("page", from_start, those and those.but), {"after": after, "rows": rows_read}
         if those is not None:
-            # Its end is read first: rows that end meanwhile would move it past others.
             bounded = until is not None
-            end = t.built(("page_end", from_start, bounded), partial(ends, from_start, bounded))
-            read_rows, last = conn.execute(
-                end, params | {"last": until} if bounded else params
-            ).one()
+            page = partial(read, from_start, bounded)
+            asked = params | {"last": until} if bounded else params
+            read_rows, last = _reach(conn, t, ("page_end", from_start, bounded), page, asked)
             if last is None:
                 return seen, until
             params |= {"last": last, "rows": rows_read + PAGE} | _names(those)
@@ -459,10 +461,6 @@ def without_object(
         query = query.where(*where).order_by(*order, key)
         return query.limit(bindparam("rows", type_=sa.Integer()))
 
-    def ends(bounded: bool) -> Any:
-        w = read(t.open_msg_id(t.cols()).label("k"), bounded=bounded).subquery("w").c
-        return sa.select(sa.func.count().label("n"), sa.func.max(w.k).label("last"))
-
     def build(but: bool | None) -> Select[Any]:
         c = t.cols()
         hints = hint_columns(t, c)
@@ -480,9 +478,12 @@ def without_object(
         return rows, rows[-1].msg_id if len(rows) == limit else None
     span, bounded = max(PAGE, limit), until is not None
     params["rows"] = span
-    end = t.built(("without_object_end", bounded), partial(ends, bounded))
-    # The end first: see `oldest_among`.
-    read_rows, last = conn.execute(end, params | {"last": until} if bounded else params).one()
+
+    def page() -> Select[Any]:
+        return read(t.open_msg_id(t.cols()).label("k"), bounded=bounded)
+
+    asked = params | {"last": until} if bounded else params
+    read_rows, last = _reach(conn, t, ("without_object_end", bounded), page, asked)
     if last is None:
         return [], until
     statement = t.built(("without_object", those.but), partial(build, those.but))
