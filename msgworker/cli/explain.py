@@ -442,5 +442,4 @@ def _number(counts: list[Count]) -> str:
 
 def rounded(number: int) -> int:
     """An estimate from statistics, rounded to three digits."""
-    step = int(f"1{'0' * max(0, len(str(number)) - 3)}")
-    return round(number / step) * step
+    return round(number, min(0, 3 - len(str(number))))

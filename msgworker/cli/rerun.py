@@ -136,7 +136,7 @@ def ask(app: App, would: Repaired, question: str, *, yes: bool, always: bool = F
     """Ask for confirmation before more than one message is changed; question: see `carry_out`."""
     if would > 1 or (always and would):
         many = f"{plural(int(would), 'message')} of {app.table.name}"
-        confirm(question.format(many + aside(would)), yes=yes)
+        confirm(question.replace("{}", many + aside(would), 1), yes=yes)
 
 
 def aside(would: Repaired) -> str:

@@ -86,7 +86,7 @@ def release(
         done = carry_out(
             app,
             app.ops.release,
-            question="Take {} away from " + instance.replace("{", "{{").replace("}", "}}") + "?",
+            question=f"Take {{}} away from {instance}?",
             always_ask=force,
             instance=instance,
             force=force,
