@@ -54,7 +54,7 @@ MOST = 1000
 
 
 class Busy(HTTPException):
-    """Too many reads wait for the database, or one took too long."""
+    """More is asked for than can be done now, or it took too long: 503."""
 
     def __init__(self, text: str) -> None:
         super().__init__(503, text, {"Retry-After": "5"})
@@ -294,10 +294,6 @@ Work = Callable[[OnProgress], Repaired]
 Words = Callable[[BaseException], str]
 
 
-class TooManyWrites(MsgworkerError):
-    """As many writes run as may run at the same time."""
-
-
 class _Ended(BaseException):
     """Ends an operation between two of its transactions."""
 
@@ -354,14 +350,14 @@ class RunningWrites:
         self._closed = False
 
     def start(self, work: Work, **about: Any) -> RunningWrite:
-        """Begin a write; `about`: fields of it. Raises TooManyWrites."""
+        """Begin a write; `about`: fields of it. Raises Busy."""
         write = RunningWrite(secrets.token_hex(8), **about)
         with self._lock:
             if self._closed:
-                raise TooManyWrites("the dashboard is stopping; nothing was done")
+                raise Busy("the dashboard is stopping; nothing was done")
             running = sum(not one.over.is_set() for one in self._writes.values())
             if running >= MOST_RUNNING:
-                raise TooManyWrites(
+                raise Busy(
                     f"{running} writes of this dashboard run already; wait for one to end, or end "
                     "one. Nothing was done"
                 )
@@ -375,7 +371,7 @@ class RunningWrites:
             thread.start()
         except RuntimeError as error:
             write.over.set()  # or it would count as running
-            raise TooManyWrites(f"no thread for it: {error}; nothing was done") from error
+            raise Busy(f"no thread for it: {error}; nothing was done") from error
         return write
 
     def get(self, write_id: str) -> RunningWrite | None:

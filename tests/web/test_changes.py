@@ -23,7 +23,7 @@ from msgworker.store.history import Counts, Minute
 from msgworker.table import JOB_TABLE, RAN_COUNTS
 from msgworker.web.pages import changing
 from msgworker.web.site import MOST_COUNTS
-from msgworker.web.threads import RunningWrites, TooManyWrites, Watch
+from msgworker.web.threads import Busy, RunningWrites, Watch
 from msgworker.web.writes import CHANGES, ON_THINGS
 from tests.support.browsing import Browser, Page
 from tests.support.leases import dead_holds, registered
@@ -526,13 +526,13 @@ def test_no_more_than_a_few_writes_run_at_once_and_a_stop_ends_them() -> None:
     writes, go = RunningWrites(str, Watch()), threading.Event()
     about = {"title": "a write", "by": "ann", "back": "/", "back_text": "Overview"}
     begun = [writes.start(lambda tell: int(go.wait(30)), **about) for _ in range(4)]
-    with pytest.raises(TooManyWrites, match="4 writes"):
+    with pytest.raises(Busy, match="4 writes"):
         writes.start(lambda tell: 1, **about)
     go.set()
     assert all(one.over.wait(30) for one in begun)
     assert writes.start(lambda tell: 1, **about).over.wait(30)
     writes.stop()
-    with pytest.raises(TooManyWrites, match="stopping"):
+    with pytest.raises(Busy, match="stopping"):
         writes.start(lambda tell: 1, **about)
 
 
@@ -568,7 +568,7 @@ def test_a_write_whose_thread_cannot_start_does_not_count_as_running(
     about = {"title": "rerun", "by": "anna", "back": "/", "back_text": "Overview"}
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
-        with pytest.raises(TooManyWrites, match="nothing was done"):
+        with pytest.raises(Busy, match="nothing was done"):
             writes.start(_nothing, **about)
     assert writes.running() == []
     assert writes.start(_nothing, **about).over.wait(10)

@@ -21,7 +21,7 @@ from msgworker.web import shown
 from msgworker.web.api import calling
 from msgworker.web.api.calling import ApiCall, Page, endpoint, page_of
 from msgworker.web.site import there
-from msgworker.web.threads import AFTER, RunningWrite, TooManyWrites
+from msgworker.web.threads import AFTER, RunningWrite
 from msgworker.web.writes import ON_THINGS, OnThing
 
 # --- Writes that may take long, such as a throttled rerun, whose end is awaited a while.
@@ -49,12 +49,9 @@ async def lasting(
             raise
 
     by = call.site.viewer(call.request).name
-    try:
-        running = call.site.writes.start(
-            work, title=title, by=by, back="overview", back_text="Overview"
-        )
-    except TooManyWrites as error:
-        raise HTTPException(503, str(error), {"Retry-After": "5"}) from error
+    running = call.site.writes.start(
+        work, title=title, by=by, back="overview", back_text="Overview"
+    )
     begun = time.monotonic()
     while not _answers(running, time.monotonic() - begun):
         await asyncio.sleep(LOOK_SECONDS)

@@ -18,7 +18,7 @@ from msgworker.web import shown
 from msgworker.web.forms import SPANS, Chosen, whole
 from msgworker.web.sessions import Role
 from msgworker.web.site import Refused, Site, or_missing, page, paged, site_of, there
-from msgworker.web.threads import RunningWrite, TooManyWrites, Work
+from msgworker.web.threads import RunningWrite, Work
 
 ROWS = 50
 
@@ -97,10 +97,7 @@ HELP = ADVICE | {
 
 async def begun(request: Request, work: Work, **about: Any) -> Response:
     site = site_of(request)
-    try:
-        write = site.writes.start(work, by=site.viewer(request).name, **about)
-    except TooManyWrites as error:
-        raise HTTPException(503, str(error)) from error
+    write = site.writes.start(work, by=site.viewer(request).name, **about)
     for _ in range(int(SOON_SECONDS / LOOK_SECONDS)):
         if write.over.is_set():
             break
