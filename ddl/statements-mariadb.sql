@@ -547,7 +547,7 @@ FROM msgworker_item
 WHERE msgworker_item.table_name = %s AND msgworker_item.msg_id = %s
  LIMIT %s) AS w GROUP BY w.s;
 
--- find: Recorded items by key, behind `after`; at most bounded.SCAN of them are read at once
+-- find: Recorded items by key, behind the key `after`; at most bounded.SCAN are read at once
 SELECT msgworker_item.item_key, msgworker_item.status, msgworker_item.tries, msgworker_item.item_value,
     msgworker_item.last_error, msgworker_item.finished_at
 FROM msgworker_item
@@ -634,7 +634,7 @@ FROM msgworker_message AS b FORCE INDEX (msgworker_message_object)
 WHERE b.mw_open_object = '~msgworker.running~' AND b.claimed_by IS NOT NULL) AS f;
 
 -- recover: Give these rows back, each with a try counted; return how many were still flagged by `dead_id` and
---     free to be changed
+--     free to be changed: neither settled meanwhile nor locked
 SELECT msgworker_message.msg_id
 FROM msgworker_message
 WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status = 1 AND
@@ -646,7 +646,8 @@ FROM msgworker_message
 WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status = 1 AND
     msgworker_message.claimed_by = %s ORDER BY msgworker_message.msg_id FOR UPDATE SKIP LOCKED;
 
--- foreign: (msg_id, tries) of rows flagged without an owner, lowest first, at most `limit`
+-- foreign: (msg_id, tries) of rows flagged without an owner, lowest first, at most `limit`, above the msg_id
+--     `after`
 SELECT f.i, f.n
 FROM (SELECT a.msg_id + 0 AS i, coalesce(a.error_try_times, 0) AS n
 FROM msgworker_message AS a FORCE INDEX (msgworker_message_guard)
@@ -721,7 +722,8 @@ SELECT msgworker_lease.name
 FROM msgworker_lease
 WHERE msgworker_lease.name = %s FOR UPDATE SKIP LOCKED;
 
--- restart_ttl: Restart a lease's time from now, after the database's clock was set back (`ahead`)
+-- restart_ttl: Restart a lease's time from now, after the database's clock was set back (`ahead`): it could not
+--     be taken over until the clock reaches its old time
 SELECT msgworker_lease.name
 FROM msgworker_lease
 WHERE msgworker_lease.name = %s FOR UPDATE SKIP LOCKED;

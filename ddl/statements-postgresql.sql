@@ -667,7 +667,7 @@ FROM msgworker_item
 WHERE msgworker_item.table_name = %(b_table_name)s::VARCHAR AND msgworker_item.msg_id = %(b_msg_id)s::BIGINT
  LIMIT %(param_1)s::INTEGER) AS w GROUP BY w.s;
 
--- find: Recorded items by key, behind `after`; at most bounded.SCAN of them are read at once
+-- find: Recorded items by key, behind the key `after`; at most bounded.SCAN are read at once
 SELECT msgworker_item.item_key, msgworker_item.status, msgworker_item.tries, msgworker_item.item_value,
     msgworker_item.last_error, msgworker_item.finished_at
 FROM msgworker_item
@@ -752,7 +752,7 @@ FROM msgworker_message AS a
 WHERE a.status = 1 AND a.claimed_by IS NOT NULL) AS f;
 
 -- recover: Give these rows back, each with a try counted; return how many were still flagged by `dead_id` and
---     free to be changed
+--     free to be changed: neither settled meanwhile nor locked
 SELECT msgworker_message.msg_id
 FROM msgworker_message
 WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status > 0 AND
@@ -766,7 +766,8 @@ WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.s
     msgworker_message.status < 2 AND msgworker_message.claimed_by = %(mw_me)s::VARCHAR ORDER BY
     msgworker_message.msg_id FOR UPDATE SKIP LOCKED;
 
--- foreign: (msg_id, tries) of rows flagged without an owner, lowest first, at most `limit`
+-- foreign: (msg_id, tries) of rows flagged without an owner, lowest first, at most `limit`, above the msg_id
+--     `after`
 SELECT f.i, f.n
 FROM (SELECT a.msg_id + 0 AS i, coalesce(a.error_try_times, 0) AS n
 FROM msgworker_message AS a
@@ -834,7 +835,8 @@ SELECT msgworker_lease.name
 FROM msgworker_lease
 WHERE msgworker_lease.name = %(name_1)s::VARCHAR FOR UPDATE SKIP LOCKED;
 
--- restart_ttl: Restart a lease's time from now, after the database's clock was set back (`ahead`)
+-- restart_ttl: Restart a lease's time from now, after the database's clock was set back (`ahead`): it could not
+--     be taken over until the clock reaches its old time
 SELECT msgworker_lease.name
 FROM msgworker_lease
 WHERE msgworker_lease.name = %(name_1)s::VARCHAR FOR UPDATE SKIP LOCKED;

@@ -615,7 +615,7 @@ FROM msgworker_item
 WHERE msgworker_item.table_name = ? AND msgworker_item.msg_id = ?
  LIMIT ? OFFSET ?) AS w GROUP BY w.s;
 
--- find: Recorded items by key, behind `after`; at most bounded.SCAN of them are read at once
+-- find: Recorded items by key, behind the key `after`; at most bounded.SCAN are read at once
 SELECT msgworker_item.item_key, msgworker_item.status, msgworker_item.tries, msgworker_item.item_value,
     msgworker_item.last_error, msgworker_item.finished_at
 FROM msgworker_item
@@ -697,7 +697,7 @@ FROM msgworker_message AS a
 WHERE a.status = 1 AND a.claimed_by IS NOT NULL) AS f;
 
 -- recover: Give these rows back, each with a try counted; return how many were still flagged by `dead_id` and
---     free to be changed
+--     free to be changed: neither settled meanwhile nor locked
 SELECT msgworker_message.msg_id
 FROM msgworker_message
 WHERE msgworker_message.msg_id IN (SELECT value
@@ -711,7 +711,8 @@ WHERE msgworker_message.msg_id IN (SELECT value
 FROM json_each(?)) AND msgworker_message.status > 0 AND msgworker_message.status < 2 AND
     msgworker_message.claimed_by = CAST(? AS TEXT) ORDER BY msgworker_message.msg_id;
 
--- foreign: (msg_id, tries) of rows flagged without an owner, lowest first, at most `limit`
+-- foreign: (msg_id, tries) of rows flagged without an owner, lowest first, at most `limit`, above the msg_id
+--     `after`
 SELECT f.i, f.n
 FROM (SELECT a.msg_id + 0 AS i, coalesce(a.error_try_times, 0) AS n
 FROM msgworker_message AS a
@@ -778,7 +779,8 @@ UPDATE msgworker_lease SET term=(msgworker_lease.term + ?), taken_by=?, expires_
     msgworker_lease.name = ? AND msgworker_lease.term = ? AND msgworker_lease.expires_at <= strftime('%Y-%m-%d
     %H:%M:%f', 'now');
 
--- restart_ttl: Restart a lease's time from now, after the database's clock was set back (`ahead`)
+-- restart_ttl: Restart a lease's time from now, after the database's clock was set back (`ahead`): it could not
+--     be taken over until the clock reaches its old time
 UPDATE msgworker_lease SET expires_at=strftime('%Y-%m-%d %H:%M:%f', 'now', ? || ' seconds'),
     renewed_at=strftime('%Y-%m-%d %H:%M:%f', 'now') WHERE msgworker_lease.name = ? AND msgworker_lease.term =
     ? AND msgworker_lease.renewed_at > strftime('%Y-%m-%d %H:%M:%f', 'now');

@@ -270,11 +270,8 @@ def ends(conn: Connection, t: Tables) -> tuple[int, int] | None:
 
 
 def before_instant(conn: Connection, t: Tables, instant: datetime) -> int:
-    """A msg_id behind which all rows created since `instant` are.
-
-    Ids and times of creation grow together, up to producers whose transactions overlap; so the
-    place is found by halving, and a little is given back.
-    """
+    """A msg_id behind which all rows created since `instant` are. Ids and times of creation grow
+    together, up to producers whose transactions overlap: found by halving, a little given back."""
     found = ends(conn, t)
     c = t.cols()
     if found is None or c.created_at is None:
@@ -292,12 +289,9 @@ def before_instant(conn: Connection, t: Tables, instant: datetime) -> int:
 
 
 def first_open(conn: Connection, t: Tables) -> tuple[int, bool] | None:
-    """The lowest msg_id among the first OPEN_SCAN unfinished rows that the object index holds, and
-    whether those are all; None if there is none.
-
-    For databases that have no index of unfinished rows by age: with more rows than that, older
-    ones may stand before it.
-    """
+    """The lowest msg_id among the first OPEN_SCAN unfinished rows of the object index, and whether
+    those are all, else older ones may stand before it; None if there is none. For databases that
+    have no index of unfinished rows by age."""
     c = t.cols()
     query = t.hinted(sa.select(c.msg_id.label("i")), t.message, "object")
     query = query.where(t.open_object(c).is_not(None)).limit(OPEN_SCAN)
@@ -319,23 +313,18 @@ WAITING = (State.NEW, State.FAILED)
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which messages: the filters of `list`, and a failure group.
+    """Which messages: the filters of `list`, and a failure group."""
 
-    words: the states to choose from, at least one. job: the id of one. up_to: the highest msg_id.
-    given_up: whether those that were discarded before are chosen too. acknowledged: of dead ones,
-    only those that are acknowledged, or that are not; None = both.
-    """
-
-    words: tuple[State, ...]
+    words: tuple[State, ...]  # the states to choose from, at least one
     topic: str | None = None
     object_id: Any = None
     error: str | None = None
     since: datetime | None = None
     fingerprint: str | None = None
     job: int | None = None
-    up_to: int | None = None
-    given_up: bool = True
-    acknowledged: bool | None = None
+    up_to: int | None = None  # the highest msg_id
+    given_up: bool = True  # whether those that were discarded before are chosen too
+    acknowledged: bool | None = None  # of dead ones those that are, or are not; None = both
 
 
 def said(error: ColumnElement[Any], *prefixes: str) -> ColumnElement[bool]:
@@ -345,11 +334,9 @@ def said(error: ColumnElement[Any], *prefixes: str) -> ColumnElement[bool]:
 
 
 def discarded(t: Tables, c: Cols) -> ColumnElement[bool]:
-    """Dead because an operator discarded or cancelled it.
-
-    Under on_dead="block" it has one more try than the rule allows; so has a message that became
-    dead under another rule, and only its last error distinguishes the two.
-    """
+    """Dead because an operator discarded or cancelled it. Under on_dead="block" it has one more try
+    than the rule allows; so has a message that became dead under another rule, and only its last
+    error distinguishes the two."""
     blocks = t.spec.on_dead == "block"
     last = ends_at(t.spec.max_tries, t.spec.on_dead) - 1
     more = t.tries(c) > lit(last) if blocks else sa.true()
@@ -534,10 +521,8 @@ def ids_of_filter(
     limit: int,
     rows: int | None = None,
 ) -> tuple[list[int], int | None]:
-    """The ids of a page of a filter behind `after`, and where to continue (None = end).
-
-    Reads at most `limit` rows that match and goes over `rows` (SCAN) others; none may match.
-    """
+    """The ids of a page of a filter behind `after`, and where to continue (None = end). Reads at
+    most `limit` rows that match and goes over `rows` (SCAN) others; none may match."""
     columns = [t.cols().msg_id.label("i")]
     found = of_filter(conn, t, wanted, columns, after=after, limit=limit, rows=rows)
     ids = [int(row[0]) for row in found.rows]

@@ -58,11 +58,8 @@ _CANDIDATE_NUMBERS = itemgetter(*map(Candidate._fields.index, ("msg_id", "tries"
 
 
 def as_candidates(found: Sequence[Any]) -> list[Candidate]:
-    """Rows with usable ids: a row whose id is not a whole number cannot be claimed.
-
-    The counters may hold any value. A message with an invalid counter becomes dead before its
-    quarantine matters.
-    """
+    """Rows with usable ids: a row whose id is not a whole number cannot be claimed. Counters may
+    hold any value: with an invalid one a message becomes dead before its quarantine matters."""
     made = [Candidate(*row) for row in found]
     if not types_of(map(_CANDIDATE_NUMBERS, made)) - INT:
         return made

@@ -110,11 +110,9 @@ def lock(
     wanted: Filter | None = None,
     waits: bool = True,
 ) -> list[int]:
-    """Lock those of the messages that are in one of these states and still match; by msg_id.
-
-    In the caller's transaction; at most `max_ids` ids. waits: False = skip rows locked by others,
-    if the database can.
-    """
+    """Lock those of the messages that are in one of these states and still match; by msg_id. In the
+    caller's transaction; at most `max_ids` ids. waits: False = skip rows locked by others, if the
+    database can."""
     query = _matching(t, words, wanted)
     if t.database.row_locks:
         query = query.with_for_update(skip_locked=not waits and t.database.skip_locked)
@@ -145,13 +143,10 @@ def _matching(t: Tables, words: Sequence[State], wanted: Filter | None) -> sa.Se
 
 
 def rerun(conn: Connection, t: Tables, ids: Sequence[int], *, done_too: bool = False) -> int:
-    """Set failed and dead messages to new, with their tries at 0; return how many.
-
-    A row that is new or running stays as it is. So does the status of one that has failed no try:
-    an edit has left it so (`edit`). What an operator said of it is gone: dead once more, it is not
-    acknowledged.
-    Requests to cancel them are deleted under the same locks: the next run is another one.
-    """
+    """Set failed and dead messages to new, with their tries at 0; return how many. The status of
+    one that has failed no try stays: an edit has left it so (`edit`). What an operator said of it
+    is gone: dead once more, it is not acknowledged. Requests to cancel them are deleted under the
+    same locks: the next run is another one."""
     if not ids:
         return 0
     c = t.cols()
@@ -183,11 +178,9 @@ def rerun(conn: Connection, t: Tables, ids: Sequence[int], *, done_too: bool = F
 
 
 def discard(conn: Connection, t: Tables, ids: Sequence[int], *, text: str) -> int:
-    """Discard new, failed and dead messages, with `text` as the last error; return how many.
-
-    Done and running rows stay as they are. Under on_dead="block" one more try than the rule allows
-    is written, so that the object continues. A text that is too long for the column is truncated.
-    """
+    """Discard new, failed and dead messages, with `text` as the last error; return how many. Under
+    on_dead="block" one more try than the rule allows is written, so that the object continues. A
+    text that is too long for the column is truncated."""
     return _give_up(conn, t, ids, text, DISCARDED)
 
 
@@ -210,11 +203,9 @@ def cancel_or_request(
 
 def end_request(conn: Connection, t: Tables, asked: Asked) -> bool:
     """Do what is left to do for a request, as it was read: a message that waits becomes dead; the
-    request of one that has ended is deleted. True if the message became dead.
-
-    The message is locked first, without waiting for others, and what was seen is asked for again
-    under that lock: a rerun deletes the request under the same.
-    """
+    request of one that has ended is deleted. True if the message became dead. It is locked first,
+    without waiting for others, and what was seen is asked for again under that lock: a rerun
+    deletes the request under the same."""
     request, ids = asked.request, [asked.request.msg_id]
     if asked.rerun or asked.state is None:
         controls.drop_seen(conn, t, request)
@@ -397,10 +388,8 @@ def parks(held: Held, names: frozenset[str]) -> bool:
 def edit(
     conn: Connection, t: Tables, msg_id: int, held: Held, params: dict[str, Any], *, at_once: bool
 ) -> int:
-    """Write new values to a message that is locked and still `held`; returns how many were changed.
-
-    params: those of `sent_values`. at_once: it waits for no instant.
-    """
+    """Write new values (params: of `sent_values`) to a message that is locked and still `held`;
+    returns how many were changed. at_once: it waits for no instant."""
     c, names = t.cols(), frozenset(params)
     parked = parks(held, names)
     roles = sent_values(t, names) | ({"available_at": sa.null()} if at_once else {})
@@ -420,12 +409,10 @@ def edit(
 def ran_later(
     conn: Connection, t: Tables, ids: Sequence[int], *, wanted: Filter | None = None
 ) -> dict[int, int]:
-    """Messages behind which a later one of their object is done or runs: msg_id -> that one.
-
-    ids: those that have an object, in order; without a filter at most `max_ids`. Costs one walk
-    over the table from the lowest id on, since finished rows are in no index of ours; of a single
-    message it ends at the first one found, and uses an index by object if the table has one.
-    """
+    """Messages behind which a later one of their object is done or runs: msg_id -> that one. ids:
+    those that have an object, in order; without a filter at most `max_ids`. Costs one walk over the
+    table from the lowest id on, since finished rows are in no index of ours; of a single message it
+    ends at the first one found, and uses an index by object if the table has one."""
     if len(ids) < 2:
         c = t.cols()
         later = sa.select(c.msg_id).where(*_ran(t, c)).order_by(c.msg_id.desc()).limit(ONE)
@@ -477,16 +464,13 @@ def runs_later(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, int
 
 
 class Behind(NamedTuple):
-    """The messages behind others when they were read, to detect later whether one of them has run.
+    """The messages behind others when they were read, to detect later whether one has run."""
 
-    ids: the messages that have an object. first: the lowest unfinished one behind it, of its
-    object; nothing behind that one starts before it has ended. high: rows above this msg_id may
-    have come since.
-    """
-
-    ids: set[int]
+    ids: set[int]  # those that have an object
+    # The lowest unfinished one behind each, of its object: nothing behind that one starts before it
+    # has ended.
     first: dict[int, int]
-    high: int
+    high: int  # rows above this msg_id may have come since
 
 
 def behind(conn: Connection, t: Tables, ids: Sequence[int]) -> Behind:
@@ -551,10 +535,8 @@ def not_done_behind(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int
 
 def done_behind(conn: Connection, t: Tables, lows: Sequence[int]) -> dict[int, list[SeenRow]]:
     """The same of those that are done, behind the lowest of each object; at most `max_ids` of them.
-
-    One walk over the table from the lowest id on; of one object, by an index by object if the table
-    has one.
-    """
+    One walk over the table from the lowest id on; of one object, by an index by object if there is
+    one."""
     source = t.message.alias("s")
     s = t.cols(source)
     done = t.within(s, s.status == lit(Status.DONE))

@@ -83,10 +83,8 @@ def paused_by(conn: Connection, t: Tables) -> dict[str, str]:
 
 
 def pause(conn: Connection, t: Tables, topic: str, *, actor: str, reason: str | None) -> bool:
-    """Pause a topic; False if it is paused already. In the caller's transaction.
-
-    Raises IntegrityError if another process pauses it at the same moment.
-    """
+    """Pause a topic; False if it is paused already. In the caller's transaction. Raises
+    IntegrityError if another process pauses it at the same moment."""
     if topic in paused_by(conn, t):
         return False
     values = {"table_name": t.label, "topic": topic, "actor": actor, "reason": reason}
@@ -224,17 +222,13 @@ class Request:
 
 
 class Asked(NamedTuple):
-    """A request, and its message as it stands.
-
-    state: None if it is gone. owner: its claimed_by. over: nothing is left to cancel; a dead
-    message that holds its object back is not over. rerun: by hand, since the request.
-    """
+    """A request, and its message as it stands."""
 
     request: Request
-    state: State | None
-    owner: str | None
-    over: bool
-    rerun: bool
+    state: State | None  # None if it is gone
+    owner: str | None  # its claimed_by
+    over: bool  # nothing is left to cancel; a dead message that holds its object back is not over
+    rerun: bool  # by hand, since the request
 
     @property
     def waits(self) -> bool:

@@ -176,11 +176,8 @@ def record_one(
     there: bool,
     total: int | None = None,
 ) -> bool | None:
-    """Write one record beside the item's own writes, in their transaction.
-
-    None if the message is no longer ours, False if the item is done already: then the caller must
-    roll back.
-    """
+    """Write one record beside the item's own writes, in their transaction. None if the message is
+    no longer ours, False if the item is done already: then the caller must roll back."""
     at = fence(conn, t, msg_id, me=me, tries=tries)
     if at is None:
         return None
@@ -263,10 +260,8 @@ def _change(t: Tables, msg_id: int, one: Record, at: datetime, total: int | None
 
 
 def shown(conn: Connection, t: Tables, msg_id: int, *, limit: int) -> Items | None:
-    """What is recorded of a message, with the first `limit` items; None if nothing is.
-
-    At most bounded.SCAN records are counted.
-    """
+    """What is recorded of a message, with the first `limit` items; None if nothing is. At most
+    bounded.SCAN records are counted."""
     c = t.item.c
     total = c.total if t.keeps(c.total) else sa.null()
     columns = (c.status.label("s"), c.finished_at.label("at"), total.label("n"))
@@ -297,10 +292,7 @@ def find(
     limit: int = 100,
     after: str | None = None,
 ) -> Found[ItemInfo]:
-    """Recorded items by key, behind `after`; at most bounded.SCAN of them are read at once.
-
-    `Found.next_after` is a key.
-    """
+    """Recorded items by key, behind the key `after`; at most bounded.SCAN are read at once."""
     c = t.item.c
     params = _params(t, msg_id)
     behind = list(_of(t))

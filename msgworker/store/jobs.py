@@ -197,11 +197,9 @@ def complete(
 ) -> Completed | None:
     """Complete a job and send its message, if nothing of it is unfinished and no other has done so.
     In the caller's transaction. had: what `ended_of` found of it before, so that the lock is short.
-    waits: for another one that may be doing so now; else there is nothing to do.
-
-    Its row is locked first, in a statement of its own: what then asks for unfinished messages sees
-    all that was committed before the seal.
-    """
+    waits: for another one that may be doing so now; else there is nothing to do. Its row is locked
+    first, in a statement of its own: what then asks for unfinished messages sees all that was
+    committed before the seal."""
 
     def lock() -> sa.Select[Any]:
         c = JOB_TABLE.of(t).c

@@ -32,20 +32,15 @@ AHEAD_SECONDS = 1.0
 @dataclass(frozen=True, slots=True)
 class Served:
     """What an instance says of itself in its lease, see `serves_text`. Of one that says nothing, as
-    that of an earlier version, nothing is known: it may handle every topic.
+    that of an earlier version, nothing is known: it may handle every topic."""
 
-    table: the message table that it serves. running: of the handlers that run, for how long the
-    oldest do, by msg_id; handlers: how many do. stopped: only a handler that has outlived the stop
-    may still run. scope: where it looks, {} = everywhere.
-    """
-
-    table: str | None = None
+    table: str | None = None  # the message table that it serves
     topics: tuple[str, ...] | None = None
-    handlers: int | None = None
-    running: dict[int, float] = field(default_factory=dict)
+    handlers: int | None = None  # how many run
+    running: dict[int, float] = field(default_factory=dict)  # for how long the oldest do, by msg_id
     refused: dict[str, str] = field(default_factory=dict)
-    stopped: bool = False
-    scope: Mapping[str, Any] = field(default_factory=dict)
+    stopped: bool = False  # only a handler that has outlived the stop may still run
+    scope: Mapping[str, Any] = field(default_factory=dict)  # where it looks, {} = everywhere
     process: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -135,9 +130,7 @@ def register(
     conn: Connection, t: Tables, name: str, *, ttl: float, label: str = "", **told: Any
 ) -> None:
     """Take a new lease. In the caller's transaction. A name that exists raises IntegrityError.
-
-    told: for operators, see `serves_text`.
-    """
+    told: for operators, see `serves_text`."""
     said = {"label": label[:200], "serves": serves_text(t, **told)}
     times = {"started_at": now(), "renewed_at": now(), "expires_at": _from_now(ttl)}
     insert = sa.insert(t.lease).values(name=name, kind=INSTANCE, term=ZERO, **said, **times)
@@ -230,13 +223,9 @@ def is_free(conn: Connection, t: Tables, name: str) -> bool:
 
 
 def restart_ttl(conn: Connection, t: Tables, seen: Lease) -> bool:
-    """Restart a lease's time from now, after the database's clock was set back (`ahead`). Otherwise
-    it could not be taken over until the clock reaches its old time.
-
-    It gets the length of a renewal or a take-over at this moment, so live instances lose nothing.
-    It names the term that was read: after a renewal, a take-over or another restart it changes
-    nothing.
-    """
+    """Restart a lease's time from now, after the database's clock was set back (`ahead`): it could
+    not be taken over until the clock reaches its old time. It gets its whole length, so live
+    instances lose nothing. After a renewal, a take-over or another restart nothing is changed."""
     if not is_free(conn, t, seen.name):
         return False
     lease = t.lease.c
@@ -247,11 +236,8 @@ def restart_ttl(conn: Connection, t: Tables, seen: Lease) -> bool:
 
 
 def take_over(conn: Connection, t: Tables, seen: Lease, *, me: str, ttl: float) -> bool:
-    """Declare the holder of an expired lease dead; True for the one winner.
-
-    Names the term that was read, so a renewal or another take-over in between makes it fail. It
-    does not wait for a locked lease.
-    """
+    """Declare the holder of an expired lease dead; True for the one winner. Names the term that was
+    read, so a renewal or another take-over in between makes it fail. Waits for no locked lease."""
     if not is_free(conn, t, seen.name):
         return False
     lease = t.lease.c

@@ -40,10 +40,8 @@ def ensure(conn: Connection, t: Tables, *names: str) -> None:
 def acquire(
     conn: Connection, t: Tables, names: Sequence[str], *, owner: str, ttl_ms: int, claim_id: str
 ) -> dict[str, int]:
-    """Take those of some locks that are free or expired, in one statement; name -> new token.
-
-    Each statement may commit by itself: the tokens are read by the claim's own id.
-    """
+    """Take those of some locks that are free or expired, in one statement; name -> new token. Each
+    statement may commit by itself: the tokens are read by the claim's own id."""
     c = LOCK.of(t).c
     free = (_among(c), sa.or_(c.owner.is_(None), _expired(c)))
     taken = {
@@ -105,10 +103,8 @@ def delete(
     conn: Connection, t: Tables, name: str, *, owner: str, token: int, expired: bool = False
 ) -> bool:
     """Delete the row of a lock that has this owner and token; False if it has not: nothing changes.
-
     expired: only if its lease has expired. The tokens of a deleted name start at 1 again, so delete
-    only a name that is never acquired again, such as that of a member.
-    """
+    only a name that is never acquired again, such as that of a member."""
     c = LOCK.of(t).c
     gone = (*_is(c, name, owner, token), *([_expired(c)] if expired else []))
     return bool(conn.execute(sa.delete(LOCK.of(t)).where(*gone)).rowcount)

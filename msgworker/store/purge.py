@@ -72,10 +72,8 @@ def lock(conn: Connection, t: Tables, ids: Sequence[int], old: Old) -> list[int]
 
 
 def delete(conn: Connection, t: Tables, ids: Sequence[int], beside: Sequence[sa.Table]) -> int:
-    """Delete messages that are locked, and what stands about them in our tables `beside` it.
-
-    Returns how many are gone: a trigger may keep some, or put them back, without an error.
-    """
+    """Delete messages that are locked, and what stands about them in our tables `beside` it. How
+    many are gone: a trigger may keep some, or put them back, without an error."""
 
     names = sorted({t.spec.name, t.message.name, t.label, items.label(t.spec)})
     for table in beside:
@@ -122,10 +120,8 @@ def archive_name(t: Tables, name: str) -> MessageTable:
 
 
 def open_archive(conn: Connection, t: Tables, name: str) -> Archive:
-    """The archive table, with every column of the message table; made if it is not there.
-
-    Raises SchemaError for columns that an existing one lacks.
-    """
+    """The archive table, with every column of the message table; made if it is not there. Raises
+    SchemaError for columns that an existing one lacks."""
     spec = archive_name(t, name)
     schema = spec.schema or t.spec.schema
     live = sa.Table(t.message.name, sa.MetaData(), schema=t.message.schema, autoload_with=conn)

@@ -18,7 +18,6 @@ from msgworker.db import AnyText, UtcDateTime, fetch, now, utc_of, whole_number
 from msgworker.message import Status
 from msgworker.payload import shown
 from msgworker.store import tries
-from msgworker.store.bounded import an_id
 from msgworker.store.rows import (
     ME,
     MIN_ID,
@@ -52,7 +51,7 @@ def flagged_by(
     rows = of_running(
         t,
         lambda c: [_unordered(c).label("i")],
-        lambda c: [_owner(c) == who, _unordered(c) > an_id(after)],
+        lambda c: [_owner(c) == who, _unordered(c) > sa.literal(after, sa.BigInteger())],
     )
     f = rows.subquery("f").c
     return list(conn.scalars(sa.select(f.i).order_by(f.i).limit(limit)))
@@ -76,11 +75,8 @@ def recover(
     into: list[int] | None = None,
 ) -> int:
     """Give these rows back, each with a try counted; return how many were still flagged by
-    `dead_id` and free to be changed. into: gets their ids.
-
-    In the caller's transaction; at most BATCH ids. Rows that were settled meanwhile, or are locked,
-    are left.
-    """
+    `dead_id` and free to be changed: neither settled meanwhile nor locked. into: gets their ids. In
+    the caller's transaction; at most BATCH ids."""
     whose = [t.mine(t.cols(), _value(dead_id))]
     return _recover(conn, t, ids, whose, by=shown(dead_id), text=text, into=into)
 
@@ -176,15 +172,13 @@ def foreign(
     before: datetime | None = None,
     limit: int = BATCH,
 ) -> list[tuple[int, int]]:
-    """(msg_id, tries) of rows flagged without an owner, lowest first, at most `limit`.
-
-    after: only above this msg_id. before: only those claimed (where that is not known: made) until
-    this instant; a row of which neither is known is none of them: see `undated`.
-    """
+    """(msg_id, tries) of rows flagged without an owner, lowest first, at most `limit`, above the
+    msg_id `after`. before: only those claimed (where that is not known: made) until this instant; a
+    row of which neither is known is none of them: see `undated`."""
 
     def which(c: Cols) -> list[ColumnElement[bool]]:
         aged = [] if before is None else [flagged_at(c) <= sa.literal(before, UtcDateTime())]
-        return [_unordered(c) > an_id(after), *aged]
+        return [_unordered(c) > sa.literal(after, sa.BigInteger()), *aged]
 
     found = _foreign(conn, t, which, limit)
     return [(row[0], tries) for row in found if (tries := whole_number(row[1])) is not None]
@@ -256,11 +250,8 @@ class Found(NamedTuple):
 
 def still_flagged(conn: Connection, t: Tables, seen: Mapping[int, int]) -> Found:
     """Which messages, given with their tries as they were claimed, are flagged as they were then.
-
     For a table without owners, after a new lease was registered: until its end they cannot be
-    released (ops/upkeep.py). A release that had begun before holds their locks, for which this
-    does not wait.
-    """
+    released (ops/upkeep.py). It does not wait for the locks of a release that had begun before."""
 
     c, found = t.cols(), Found(set(), set())
     for tries_seen in sorted(set(seen.values())):

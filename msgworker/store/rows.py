@@ -240,25 +240,20 @@ class RowKept(MsgworkerError):
 
 
 class Wanted(NamedTuple):
-    """What a row holds after a change that takes it out of 1, or leaves it out; None = anything.
+    """What a row holds after a change that takes it out of 1, or leaves it out; None = anything."""
 
-    status: None = any but 1. waits: `available_at` is set.
-    """
-
-    status: Status | None
+    status: Status | None  # None = any but 1
     tries: int | None = None
     later_times: int | None = None
-    waits: bool = False
+    waits: bool = False  # `available_at` is set
 
 
 def check_written(
     conn: Connection, t: Tables, wanted: Mapping[int, Wanted], what: str = "its outcome"
 ) -> None:
-    """Raise RowKept if a row does not hold what was just written to it in this transaction.
-
-    The count of an UPDATE says what was sent: a trigger, or a rule, may have set it back. One more
-    statement, on tables that have such ones only. A row that is gone is none of them.
-    """
+    """Raise RowKept if a row is there and does not hold what this transaction has just written: the
+    count of an UPDATE says what was sent, and a trigger or a rule may have set it back. One more
+    statement, on tables that have such ones only."""
     if t.on_update and (kept := _unlike(conn, t, wanted)):
         raise RowKept(t, min(kept), what)
 

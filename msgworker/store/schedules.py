@@ -136,11 +136,9 @@ def insert(conn: Connection, t: Tables, values: dict[str, Any]) -> None:
 
 
 def first_version(at: datetime) -> int:
-    """The version of a row that is made at this time of the database: its microseconds.
-
-    A row of this name that was deleted before has counted from an earlier time, by less than one
-    in a microsecond, so who has seen that one does not take this one for it.
-    """
+    """The version of a row that is made at this time of the database: its microseconds. A row of
+    this name that was deleted before has counted from an earlier time, by less than one in a
+    microsecond, so who has seen that one does not take this one for it."""
     return (at - EPOCH) // timedelta(microseconds=1)
 
 

@@ -202,9 +202,8 @@ def replace(conn: Connection, t: Tables, found: Holder, row: dict[str, Any]) -> 
     """Give a message that was never claimed what the new one says; whether that was done. Not to
     one of another job, which waits for it as it is.
 
-    A run ends before a message with a key (store/claim.py), so its payload is read
-    under its flag only. One that an edit has left at -1 (store/change.py) stays there.
-    """
+    A run ends before a message with a key (claim.py), so its payload is read under its flag only.
+    One that an edit has left at -1 (change.py) stays there."""
     new = {name: row[name] for name, param in PARAMS.items() if param.replaces and name in row}
     with t.database.past_snapshot(conn):
         for status in (Status.NEW, Status.FAILED):
@@ -316,11 +315,9 @@ def _of_limited_size(rows: Sequence[dict[str, Any]]) -> Iterator[Sequence[dict[s
 def _array_kinds(
     t: Tables, rows: Sequence[dict[str, Any]]
 ) -> dict[str, sa.types.TypeEngine[Any]] | None:
-    """The type of the elements of each array; None if a column has a type of its own.
-
-    Texts without a length and the longest whole numbers: the INSERT converts them as it does single
-    values, where a cast to the column's type would cut off what is too long.
-    """
+    """The type of the elements of each array; None if a column has a type of its own. Texts without
+    a length and the longest whole numbers: the INSERT converts them as it does single values, where
+    a cast to the column's type would cut off what is too long."""
     kinds: dict[str, sa.types.TypeEngine[Any]] = {}
     for key in rows[0]:
         column = getattr(t.cols(), PARAMS[key].role) if PARAMS[key].array else None
@@ -335,10 +332,7 @@ def _array_kinds(
 
 
 def _insert_arrays(t: Tables, kinds: dict[str, sa.types.TypeEngine[Any]]) -> sa.Insert:
-    """One INSERT of rows that come as arrays, in the time of half of them one by one.
-
-    Ordered: ids are given in the order of the messages.
-    """
+    """One INSERT of rows that come as arrays, in half the time; ids are in their order."""
     arrays = {key: array_param(key, kind) for key, kind in kinds.items()}
     given = array_rows("given", arrays, place="place")
     roles: dict[str, Any] = {PARAMS[key].role: given.c[key] for key in kinds}

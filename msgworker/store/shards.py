@@ -74,10 +74,8 @@ def heads(
     deep: bool = False,
 ) -> list[Page]:
     """For each place the first messages of the objects behind it, by object: of `rows` objects
-    where the statement hops, else as far as that many entries of the index reach.
-
-    deep: objects have many messages.
-    """
+    where the statement hops, else as far as that many entries of the index reach. deep: objects
+    have many messages."""
     return _each(conn, t, role, places, rows, "heads", deep and may_skip(t))
 
 

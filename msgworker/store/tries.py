@@ -37,11 +37,8 @@ _HELD = re.compile(r" \(\d+ held back behind them\)")
 
 
 def _quoted(match: re.Match[str]) -> str:
-    """A value in quotes, masked; one that does not end is left as it is.
-
-    It is taken as a whole also then: a quote that is escaped in it would not end either, and to try
-    each of them would make the time quadratic.
-    """
+    """A value in quotes, masked; one that does not end is left as it is, as a whole: to try each
+    escaped quote in it would make the time quadratic."""
     return f"{match[0][0]}{MASK}{match[1]}" if match[1] else match[0]
 
 
@@ -167,10 +164,8 @@ class Try:
 
 
 def keep(conn: Connection, t: Tables, failures: Sequence[Failure], *, instance: str) -> None:
-    """Add tries of messages whose rows this transaction has just changed.
-
-    instance: the owner of the messages. The oldest ones beyond KEPT per message are deleted.
-    """
+    """Add tries of messages whose rows this transaction has just changed, and which this instance
+    owned. The oldest ones beyond KEPT per message are deleted."""
     found: dict[int, tuple[datetime | None, int, datetime]] = {}
     for ids in t.portions([f.msg_id for f in failures]):
         params = {"mw_ids": ids, "mw_table": t.message.name}
@@ -212,10 +207,7 @@ def _began(one: Failure, claimed_at: datetime | None, _: int, at: datetime) -> d
 def of(
     conn: Connection, t: Tables, ids: Sequence[int], *, traces: bool = False
 ) -> dict[int, list[Try]]:
-    """The kept tries of messages, oldest first; a message that never failed has none.
-
-    traces: with their tracebacks.
-    """
+    """The kept tries of the messages that have failed, oldest first. traces: with tracebacks."""
 
     c = t.failed_try.c
     columns = [c.msg_id, c.try_no, c.kind, c.instance, c.started_at, c.ended_at]

@@ -224,14 +224,11 @@ RUNNING_OBJECT = "mw_running_object"
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The messages whose column `role` (shard or instance_type) holds one of `values`.
-
-    exclusive: no other instance is meant to look there now.
-    """
+    """The messages whose column `role` (shard or instance_type) holds one of `values`."""
 
     role: str
     values: tuple[Any, ...]
-    exclusive: bool = True
+    exclusive: bool = True  # no other instance is meant to look there now
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

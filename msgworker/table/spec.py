@@ -129,11 +129,8 @@ def marked_where(table: sa.Table) -> Where:
 
 
 def where_problem(where: Where, kinds: Mapping[str, TypeEngine[Any]]) -> str:
-    """Why a table with these columns does not fit; "" if it does.
-
-    Databases convert what has another type, or refuse each statement: to MySQL, a text is the
-    number 0.
-    """
+    """Why a table with these columns does not fit; "" if it does. Databases convert what has
+    another type, or refuse each statement: to MySQL, a text is the number 0."""
     names = named_where(where, kinds)
     for column, values in where:
         if column not in names:
@@ -398,11 +395,8 @@ class MessageTable(ByRole[str]):
 
     @property
     def rule(self) -> str:
-        """The rule of "unfinished" as a part of names; empty for the default rule.
-
-        An index, or a generated column, of one rule must not be used for another: messages that
-        it leaves out would never be found.
-        """
+        """The rule of "unfinished" as a part of names; empty for the default rule. An index of one
+        rule must not be used for another: messages that it leaves out would never be found."""
         if self.max_tries == DEFAULT_TRIES and self.on_dead == "continue":
             return ""
         return f"_t{self.max_tries}{'b' if self.on_dead == 'block' else ''}"

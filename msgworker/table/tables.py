@@ -375,10 +375,8 @@ class Tables(ABC):
         return self.tries(c) < lit(self.spec.max_tries)
 
     def unfinished(self, c: Cols) -> ColumnElement[bool]:
-        """Holds back its successors: new, running, failed with tries left (block: also dead).
-
-        A discarded message has one try more than there are, so it does not block: `ends_at`.
-        """
+        """Holds back its successors: new, running, failed with tries left (block: also dead). A
+        discarded message has one try more than there are, so it does not block: `ends_at`."""
         last = ends_at(self.spec.max_tries, self.spec.on_dead)
         found = sa.or_(
             c.status.in_([ZERO, ONE]),
@@ -408,12 +406,9 @@ class Tables(ABC):
         return self.within(c, c.status == lit(Status.PROCESSING))
 
     def stands_at(self, c: Cols, status: Status) -> ColumnElement[bool]:
-        """The status of rows that a statement names by primary key.
-
-        In a form that implies the predicate of no partial index: a planner would read all entries
-        of one that its statistics call empty, of each row that is named, or of one that is full of
-        dead entries.
-        """
+        """The status of rows that a statement names by primary key, in a form that implies the
+        predicate of no partial index: for each of these rows a planner would read all entries of
+        one that its statistics call empty, or that is full of dead ones."""
         if not self.database.partial_indexes:
             return self.within(c, c.status == lit(status))
         below = lit(status - 1)
@@ -425,11 +420,8 @@ class Tables(ABC):
         return self.within(c, c.status == lit(Status.FAILED))
 
     def mine(self, c: Cols, me: ColumnElement[Any]) -> ColumnElement[bool]:
-        """The fence: flagged, and by us. Without `claimed_by` only the status can be checked, and
-        `same_tries`, since every removal of a flag counts a try.
-
-        For statements that name rows by primary key.
-        """
+        """The fence, where rows are named by primary key: flagged, and by us. Without `claimed_by`
+        only the status can be checked, and `same_tries`: each removal of a flag counts a try."""
         running = self.stands_at(c, Status.PROCESSING)
         return running if c.claimed_by is None else sa.and_(running, c.claimed_by == me)
 
@@ -444,11 +436,9 @@ class Tables(ABC):
         return open_ones if c.available_at is None else sa.and_(open_ones, c.available_at.is_(None))
 
     def in_slices(self, c: Cols) -> ColumnElement[bool]:
-        """Unfinished and not running: the predicate of the partial index of slices.
-
-        Moving a flag, or writing an outcome, changes nothing in this index. Written in this form,
-        no planner uses the indexes of open rows of all slices for it.
-        """
+        """Unfinished and not running: the predicate of the partial index of slices, in which moving
+        a flag or writing an outcome changes nothing. Written in this form, no planner uses the
+        indexes of open rows of all slices for it."""
         waits = sa.and_(self.unfinished(c), c.status != lit(Status.PROCESSING))
         return sa.case((waits, ONE), else_=ZERO) == ONE
 
@@ -492,10 +482,8 @@ class Tables(ABC):
         return {column.name: written(value, column.type) for column, value in known.items()}
 
     def tries_last(self, values: dict[str, Any]) -> list[tuple[str, Any]]:
-        """`values` of an UPDATE in which other columns depend on the tries, for `ordered_values`.
-
-        MariaDB and MySQL assign from left to right: later assignments would see the new number.
-        """
+        """`values` of an UPDATE in which other columns depend on the tries, for `ordered_values`:
+        MariaDB and MySQL assign from left to right, so later ones would see the new number."""
         last = self.names["error_try_times"]
         return sorted(values.items(), key=lambda item: item[0] == last)
 
