@@ -194,21 +194,12 @@ def _from_now(seconds: float) -> ColumnElement[Any]:
 def read_all(conn: Connection, t: Tables, *, kind: str = INSTANCE) -> list[Lease]:
     """All leases of a kind, by name."""
     lease = t.lease.c
-    columns = (
-        lease.name,
-        lease.kind,
-        lease.term,
-        lease.taken_by,
-        sa.case((lease.expires_at > now(), 1), else_=0),
-        sa.case((lease.renewed_at > _from_now(AHEAD_SECONDS), 1), else_=0),
-        lease.started_at,
-        lease.renewed_at,
-        lease.expires_at,
-        lease.label,
-        lease.in_hand,
-        lease.serves,
-        seconds_since(lease.renewed_at),
-    )
+    judged: dict[str, Any] = {
+        "live": sa.case((lease.expires_at > now(), 1), else_=0),
+        "ahead": sa.case((lease.renewed_at > _from_now(AHEAD_SECONDS), 1), else_=0),
+        "silent": seconds_since(lease.renewed_at),
+    }
+    columns = [judged[n] if n in judged else lease[n] for n in Lease._fields]
     query = sa.select(*columns).where(lease.kind == kind).order_by(lease.name)
     return [Lease._make(row) for row in conn.execute(query)]
 

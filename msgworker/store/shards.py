@@ -49,6 +49,10 @@ OVER: Any = object()
 """No place among others: those are in a Both."""
 
 
+_Build = Callable[[Tables, str, int, bool, bool], Any]
+"""Makes a statement: of a role, of so many branches, of places that are begun, of NULL."""
+
+
 class Page(NamedTuple):
     """The rows of a slice behind a place. after: where to continue; None = the end was reached.
     entries: those of the index that were read."""
@@ -76,14 +80,14 @@ def heads(
     """For each place the first messages of the objects behind it, by object: of `rows` objects
     where the statement hops, else as far as that many entries of the index reach. deep: objects
     have many messages."""
-    return _each(conn, t, role, places, rows, "heads", deep and may_skip(t))
+    return _each(conn, t, role, places, rows, _hopped if deep and may_skip(t) else _heads)
 
 
 def without_object(
     conn: Connection, t: Tables, role: str, places: Sequence[Place], rows: int
 ) -> list[Page]:
     """For each place up to `rows` messages without an object behind it, by msg_id."""
-    return _each(conn, t, role, places, rows, "without_object", False)
+    return _each(conn, t, role, places, rows, _without_object)
 
 
 def open_in(conn: Connection, t: Tables, role: str, value: Any, *, objects: bool = False) -> bool:
@@ -119,7 +123,7 @@ def _type(t: Tables, role: str) -> Any:
 
 
 def _each(
-    conn: Connection, t: Tables, role: str, places: Sequence[Place], rows: int, what: str, hop: bool
+    conn: Connection, t: Tables, role: str, places: Sequence[Place], rows: int, build: _Build
 ) -> list[Page]:
     """For each place what stands behind it. Only a table of others has NULL as shard 0, too.
 
@@ -134,7 +138,7 @@ def _each(
         most = len(alike) if t.database.arrays else BRANCHES[-1]
         for start in range(0, len(alike), most or 1):
             some = alike[start : start + most]
-            pages |= _read(conn, t, role, some, rows, what, hop, begun, none=none)
+            pages |= _read(conn, t, role, some, rows, build, begun, none=none)
     if apart and any(place.value == 0 for place in places):
         pages[0] = _merged(pages.get(0), pages.get(None))
     return [pages[place.value] for place in places]
@@ -164,15 +168,11 @@ def _read(
     role: str,
     places: Sequence[Place],
     rows: int,
-    what: str,
-    hop: bool,
+    build: _Build,
     begun: bool,
     *,
     none: bool,
 ) -> dict[Any, Page]:
-    build: Callable[..., Any] = _heads if what == "heads" else _without_object
-    if hop:
-        build = _hopped
     params: dict[str, Any] = {"rows": rows}
     branches = 0
     values = [0 if none else place.value for place in places]
@@ -180,7 +180,7 @@ def _read(
         params["values"] = array_text(values) if role == "shard" else values
         if begun:
             afters = [place.after for place in places]
-            params["afters"] = array_text(afters) if what == "without_object" else afters
+            params["afters"] = array_text(afters) if build is _without_object else afters
     else:
         branches = next(b for b in BRANCHES if b >= len(places))
         unused = [None] * (branches - len(places))
@@ -188,21 +188,20 @@ def _read(
         if begun:
             afters = [*(place.after for place in places), *unused]
             params |= {f"a{i}": after for i, after in enumerate(afters)}
-    key = ("slices", what, hop, role, branches, begun, none)
+    key = ("slices", build.__name__, role, branches, begun, none)
     found = fetch(conn, t.built(key, partial(build, t, role, branches, begun, none)), params)
     by_value: dict[Any, list[Any]] = {place.value: [] for place in places}
     for row in found:
         by_value[None if none else row[-3]].append(row)
-    return {value: _page_of(read, rows, what) for value, read in by_value.items()}
+    objects = build is not _without_object
+    return {value: _page_of(read, rows, objects) for value, read in by_value.items()}
 
 
-def _page_of(found: Sequence[Any], rows: int, what: str) -> Page:
+def _page_of(found: Sequence[Any], rows: int, objects: bool) -> Page:
     """Rows of one slice end in: its value, the key to continue behind, how many entries it stands
     for."""
     entries = sum(row[-1] for row in found)
-    made = as_candidates(
-        [row[:-3] for row in found if what == "without_object" or row[1] is not None]
-    )
+    made = as_candidates([row[:-3] for row in found if not objects or row[1] is not None])
     return Page(made, None if entries < rows or not found else found[-1][-2], entries)
 
 
