@@ -1022,8 +1022,8 @@ WHERE CASE WHEN (b.status IN (0, 1) OR b.status = -1 AND coalesce(b.error_try_ti
 SELECT msgworker_message.msg_id
 FROM msgworker_message
 WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status = 1 AND
-    msgworker_message.claimed_by IS NULL AND coalesce(msgworker_message.error_try_times, 0) = :coalesce_1
-    ORDER BY msgworker_message.msg_id FOR UPDATE SKIP LOCKED;
+    msgworker_message.claimed_by IS NULL AND coalesce(msgworker_message.error_try_times, 0) = :param_1 ORDER
+    BY msgworker_message.msg_id FOR UPDATE SKIP LOCKED;
 
 -- ==================== lease: Expiring rights to a name
 

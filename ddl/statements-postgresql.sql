@@ -794,8 +794,8 @@ SELECT msgworker_message.msg_id
 FROM msgworker_message
 WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status > 0 AND
     msgworker_message.status < 2 AND msgworker_message.claimed_by IS NULL AND
-    coalesce(msgworker_message.error_try_times, 0) = %(coalesce_1)s::SMALLINT ORDER BY
-    msgworker_message.msg_id FOR UPDATE SKIP LOCKED;
+    coalesce(msgworker_message.error_try_times, 0) = %(param_1)s::INTEGER ORDER BY msgworker_message.msg_id
+    FOR UPDATE SKIP LOCKED;
 
 -- ==================== lease: Expiring rights to a name
 

@@ -285,12 +285,13 @@ def _canonical(text: str) -> str:
     """JSON as one text, however it is written; its numbers keep all their digits."""
 
     def number(text: str) -> dict[str, str]:
-        return {"number": str(Decimal(text).normalize(EXACT))}
+        return {NUMBER: str(Decimal(text).normalize(EXACT))}
 
     return json.dumps(json.loads(text, parse_float=number), sort_keys=True)
 
 
 EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
+NUMBER = "\0 number"  # no object of a payload has this key
 
 
 # --- The differences, as text.

@@ -312,7 +312,7 @@ def request_cancel(
     """Request that running messages are cancelled, given by id with their owner and tries, as they
     were locked; returns of how many. Not of those without an owner: no instance would see it. In
     the caller's transaction, under those locks."""
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "table_name": t.label,
             "msg_id": msg_id,
@@ -326,7 +326,7 @@ def request_cancel(
     ]
     if not rows or not CANCEL.is_there(t):
         return 0
-    drop_requests(conn, t, list(running))
+    drop_requests(conn, t, [row["msg_id"] for row in rows])
     conn.execute(sa.insert(CANCEL.of(t)).values(requested_at=now()), rows)
     return len(rows)
 

@@ -89,7 +89,7 @@ def recover_foreign(
     `max_ids` ids. On a table without owners the caller must know that no instance
     is alive."""
     c = t.cols()
-    whose = [t.stands_at(c, Status.PROCESSING), *_of_nobody(c), t.tries(c) == seen_tries]
+    whose = [t.stands_at(c, Status.PROCESSING), *_of_nobody(c), _tried(t, c, seen_tries)]
     return _recover(conn, t, ids, whose, by=FOREIGN, text=text)
 
 
@@ -236,8 +236,13 @@ def release(
 def _ours(t: Tables, tries: int | None) -> list[ColumnElement[bool]]:
     """Flagged by us (ME); without owners, with as many tries as when claimed."""
     c = t.cols()
-    same = [] if tries is None or t.has("claimed_by") else [t.tries(c) == tries]
+    same = [] if tries is None or t.has("claimed_by") else [_tried(t, c, tries)]
     return [t.mine(c, ME), *same]
+
+
+def _tried(t: Tables, c: Cols, times: int) -> ColumnElement[bool]:
+    """A column of the user's may hold more than one of ours, whose type a parameter would have."""
+    return t.tries(c) == sa.literal(times, sa.Integer())
 
 
 class Found(NamedTuple):

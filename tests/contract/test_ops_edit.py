@@ -74,6 +74,13 @@ def test_an_edit_that_changes_nothing_writes_nothing(app, table):
     assert app.ops.audit() == []
 
 
+def test_a_number_is_not_taken_for_what_holds_its_digits(app, table):
+    (msg_id,) = send(app, "a", payload={"n": 1.5})
+    for other in ({"number": "1.5"}, "1.5", {"number": [0, "15", -1]}):
+        done = app.ops.edit(msg_id, payload={"n": other}, reason="r", dry_run=True)
+        assert [one.column for one in done.changes] == ["payload"]
+
+
 def test_a_message_that_was_read_ahead_runs_as_it_was_edited(app, table):
     """Its lane has it with the old payload: it is claimed again."""
     seen = []

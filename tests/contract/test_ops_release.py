@@ -204,6 +204,13 @@ def bare_app(database: Any, make_app: Any) -> App:
     return app
 
 
+def test_tries_that_a_column_of_ours_would_not_hold_are_recovered(bare_app, database):
+    run(database, "UPDATE tb_cus SET errorTryTimes = 40000 WHERE msgID = 1")
+    with bare_app.engine.begin() as conn:
+        assert recover.recover_foreign(conn, bare_app.tables, [1], seen_tries=40000, text="x") == 1
+    assert bare_app.ops.show(1).status == "dead"
+
+
 def test_what_nobody_does_is_told_given_back_and_done(app, table):
     app.add_handler("t", lambda msg: None)
     held = leave_rows_at_1(app)
