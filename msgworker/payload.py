@@ -394,6 +394,11 @@ def shortened(value: Any) -> Any:
     return value[:BEGINNING] if isinstance(value, bytes) else value
 
 
+def text_of(value: Any) -> str | None:
+    """A name as it is in a row, the beginning of a very long one; a BLOB of SQLite as text."""
+    return shortened(value) if value is None or isinstance(value, str) else shown(value)
+
+
 def quoted(value: Any) -> str:
     """`shown`, a text in quotes."""
     return f'"{shown(value)}"' if isinstance(value, str) else shown(value)

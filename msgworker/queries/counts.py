@@ -16,7 +16,8 @@ from sqlalchemy import ColumnElement, Connection
 from msgworker import db
 from msgworker.latency import RAN, WAITED, percentile
 from msgworker.message import State, Status, topic_of, word_of
-from msgworker.queries.instances import InstanceInfo, Life, TopicLimit, instances, text_of, topics
+from msgworker.payload import text_of
+from msgworker.queries.instances import InstanceInfo, Life, TopicLimit, instances, topics
 from msgworker.store import bounded, controls, history, jobs
 from msgworker.store.bounded import Capped, Filter
 from msgworker.store.controls import Pause, PausedJob

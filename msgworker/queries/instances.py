@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from msgworker.db import beginning, bytewise, now_ms, real_instant, whole_number
-from msgworker.payload import shortened, shown
+from msgworker.payload import shown, text_of
 from msgworker.queries.messages import MessageInfo
 from msgworker.store import lease, limits
 from msgworker.store.limits import Free
@@ -235,11 +235,6 @@ def _held(conn: Connection, t: Tables) -> dict[str | None, tuple[int, datetime |
 
     rows = conn.execute(t.built("held_by", build)).all()
     return {text_of(owner): (int(count), oldest) for owner, count, oldest in rows if count}
-
-
-def text_of(value: Any) -> str | None:
-    """A name as it is in a row, the beginning of a very long one; a BLOB of SQLite as text."""
-    return shortened(value) if value is None or isinstance(value, str) else shown(value)
 
 
 # --- The slices of live instances, from their leases, for operators.
