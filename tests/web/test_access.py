@@ -30,7 +30,8 @@ def test_without_authentication_only_this_machine_is_admitted(sqlite_app: App) -
 
 
 @pytest.mark.parametrize(
-    "header", [*access.FORWARDED, "x-forwarded-for", "x-forwarded-host", "X-Forwarded-Server"]
+    "header",
+    [*sorted(access.FORWARDED), "x-forwarded-for", "x-forwarded-host", "X-Forwarded-Server"],
 )
 def test_a_proxy_on_this_machine_does_not_make_its_clients_local(
     browser: Browser, header: str
