@@ -121,6 +121,7 @@ get = AsyncCalls._get
 def late_get(self):
     started.set()
     handle.wait(60)
+    self._stop.requested.wait(60)  # no thread starts any more once all that runs at exit has run
     return get(self)
 
 AsyncCalls._get = late_get
