@@ -127,7 +127,6 @@ from msgworker.db.drivers import (
 )
 from msgworker.db.engine import (
     ASYNC,
-    DatabaseFile,
     beside,
     beside_loop,
     lent_engine,
@@ -166,8 +165,7 @@ from msgworker.db.errors import (
     violates,
     without,
 )
-from msgworker.db.failover import refuse_standby, succession_of
-from msgworker.db.poolers import shares_sessions
+from msgworker.db.servers import DatabaseFile, refuse_standby, shares_sessions, succession_of
 from msgworker.db.types import (
     AnyId,
     AnyText,

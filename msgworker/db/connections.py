@@ -32,7 +32,7 @@ from msgworker.db.errors import (
     trouble,
     without,
 )
-from msgworker.db.poolers import shares_sessions
+from msgworker.db.servers import shares_sessions
 from msgworker.errors import ConfigError, DatabaseUnavailable, SchemaError, TookTooLong
 
 _ANY_TEXT = partial(str, encoding="utf-8", errors="surrogateescape")

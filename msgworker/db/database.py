@@ -5,7 +5,7 @@ what its errors mean, what a thing is called in its SQL. Here stand the defaults
 `postgresql` has what is otherwise there, and is imported when such a database is used. What is the
 same for all is in the other modules of `db`, which ask a Database for the rest. Some things they
 know themselves: variants of column types for SQLite (types.py), what a driver's connection shows of
-itself (drivers.py, poolers.py, connections.py), and what user code sets in a session, which is
+itself (drivers.py, servers.py, connections.py), and what user code sets in a session, which is
 looked for in the words of all databases at once (connections.py).
 
 One file, because it is the list that one who adds a database goes through.
@@ -1039,7 +1039,7 @@ class Database:
         most."""
         raise NotImplementedError
 
-    # --- Failovers, see failover.py.
+    # --- Failovers, see servers.py.
 
     standby: str = ""
     """What the server is called that takes no writes until it is promoted."""
@@ -1057,5 +1057,5 @@ class Database:
         return []
 
     def new_past(self) -> Any:
-        """A `failover.Past`; None = nothing is known of the past of its servers."""
+        """A `servers.Past`; None = nothing is known of the past of its servers."""
         return None

@@ -20,7 +20,7 @@ from msgworker.db.connections import doubt_sessions, is_a, watch_sessions
 from msgworker.db.database import DATABASES, NAMES, of, of_dialect
 from msgworker.db.drivers import ISOLATION
 from msgworker.db.errors import MASK
-from msgworker.db.failover import ROLLED_BACK
+from msgworker.db.servers import ROLLED_BACK
 from msgworker.errors import ConfigError
 
 _ASYNC = re.compile(r"\+(asyncpg|aiosqlite|aiomysql|asyncmy|psycopg_async|oracledb_async)\b")
@@ -210,27 +210,6 @@ def _set_sessions(own: sa.Engine, engine: sa.Engine) -> None:
     for listener in of(own).sessions(own.driver):
         if not event.contains(engine, "engine_connect", listener):
             event.listen(own, "engine_connect", listener)
-
-
-class DatabaseFile:
-    """The present file of a database. path: absolute; "" if there is none to watch."""
-
-    def __init__(self, engine: sa.Engine) -> None:
-        self.path = of(engine).file_path(engine.url)
-        self._was = self._is()
-
-    def is_another(self) -> bool:
-        """Whether it was deleted or replaced since: open connections still use the old file."""
-        return self._was is not None and self._is() != self._was
-
-    def _is(self) -> tuple[int, int] | None:
-        if not self.path:
-            return None
-        try:
-            found = os.stat(self.path)
-        except OSError:
-            return None
-        return found.st_dev, found.st_ino
 
 
 class Beside(OptionEngine):

@@ -42,7 +42,7 @@ def trouble(error: BaseException) -> Trouble:
         # While a connection is being set up or reset, SQLAlchemy does not wrap the driver's errors.
         return found
     if error.connection_invalidated and database is not None and database.refuses_writes(cause):
-        return Trouble.LOST  # a standby, see failover.py
+        return Trouble.LOST  # a standby, see servers.py
     if found is not Trouble.OTHER:
         return found
     return Trouble.LOST if error.connection_invalidated else Trouble.OTHER

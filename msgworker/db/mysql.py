@@ -50,8 +50,8 @@ from msgworker.db.database import (
 )
 from msgworker.db.drivers import CONNECT_SECONDS, PROGRAM, READ_SECONDS, WRITE_SECONDS, odd_texts
 from msgworker.db.errors import code_of, is_lost_by_its_text
-from msgworker.db.failover import notice_standby
 from msgworker.db.mysql_servers import OTHERS, Hosts, Reigns, named_hosts
+from msgworker.db.servers import notice_standby
 from msgworker.db.types import KeyText
 from msgworker.errors import ConfigError
 
@@ -137,7 +137,7 @@ class MySQL(Database):
             # replaces the original one.
             return Trouble.AGAIN
         if self.refuses_writes(error):
-            return Trouble.LOST  # a replica, see failover.py
+            return Trouble.LOST  # a replica, see servers.py
         if code == 1180 and _TOO_LARGE.search(str(error)):
             return Trouble.OTHER
         return _TROUBLES.get(code, Trouble.OTHER)

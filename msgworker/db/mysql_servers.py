@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
 from msgworker.db.errors import code_of
-from msgworker.db.failover import PATIENCE_SECONDS
+from msgworker.db.servers import PATIENCE_SECONDS, Past
 from msgworker.errors import ConfigError
 from msgworker.processlock import ProcessLock
 
@@ -184,7 +184,7 @@ class Log:
         return self.last.get(reign.writer, 0) > reign.after
 
 
-class Reigns:
+class Reigns(Past[Log]):
     """The latest one that was seen, and who ever wrote."""
 
     def __init__(self) -> None:
@@ -202,9 +202,6 @@ class Reigns:
         told = _variables(cursor)
         self.tells = _compares(told)
         return _log_of(told)
-
-    def is_untold(self, error: Exception) -> bool:
-        return False
 
     def is_old(self, found: Log) -> bool:
         seen = self._latest

@@ -46,8 +46,15 @@ from msgworker.db.database import (
 from msgworker.db.drivers import CONNECT_SECONDS, PROGRAM
 from msgworker.db.engine import beside
 from msgworker.db.errors import code_of, is_lost_by_its_text
-from msgworker.db.failover import PATIENCE_SECONDS, notice_standby
-from msgworker.db.poolers import is_of_a_pooler, notice_pooler, shares_sessions, told_of_pooler
+from msgworker.db.servers import (
+    PATIENCE_SECONDS,
+    Past,
+    is_of_a_pooler,
+    notice_pooler,
+    notice_standby,
+    shares_sessions,
+    told_of_pooler,
+)
 from msgworker.db.types import KeyText
 
 _LIBPQ: dict[str, int | str] = {
@@ -82,7 +89,7 @@ _POLICIES = (
 
 
 class PostgreSQL(Database):
-    """PostgreSQL, by psycopg 3 or psycopg2, also behind a pooler (poolers.py)."""
+    """PostgreSQL, by psycopg 3 or psycopg2, also behind a pooler (servers.py)."""
 
     name = "postgresql"
     max_name = 63
@@ -795,7 +802,7 @@ class Timeline:
     number: int
 
 
-class Timelines:
+class Timelines(Past[Timeline]):
     """The newest one that was seen."""
 
     def __init__(self) -> None:
@@ -832,9 +839,6 @@ class Timelines:
         seen = self._newest
         if seen is None or (seen.cluster == found.cluster and seen.number < found.number):
             self._newest = found
-
-    def is_settled(self) -> bool:
-        return True
 
     def words(self, found: Timeline) -> str | None:
         if found.number == 1:

@@ -1,25 +1,156 @@
-"""Failovers: a standby takes no writes until it is promoted, and an old primary that comes back is
-refused.
-"""
+"""What a connection leads to: a pooler; a standby, which takes no writes until it is promoted; an
+old primary that has come back; a file that was replaced."""
 
 from __future__ import annotations
 
+import os
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from math import inf
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import event
+from sqlalchemy.engine import URL
 
 from msgworker.db.database import Database, of
-from msgworker.db.errors import masked
-from msgworker.db.poolers import shares_sessions
-from msgworker.errors import DatabaseUnavailable
+from msgworker.db.errors import code_of, masked
+from msgworker.errors import ConfigError, DatabaseUnavailable
 from msgworker.logs import Said, logger
 from msgworker.processlock import ProcessLock
+
+_log = logger("msgworker.dialects")
+
+# --- A pooler between us and PostgreSQL, such as PgBouncer: where it gives each transaction another
+# session of the server, nothing may be kept in a session.
+#
+# Prepared statements are the danger: the driver numbers them for each connection, so in the session
+# of another client one of these names may be missing, taken, or another statement.
+
+OPTION = "msgworker_pooler"
+"""An execution option of an Engine, and without its prefix an option of the URL: how the pooler
+pools. `session`: as without one; `transaction`: a session is not ours to keep. By default the
+first connection is asked."""
+KINDS = ("session", "transaction")
+_PREPARES = "msgworker_prepares"
+
+_shared: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+"""The pools that were asked, and whether they share their sessions."""
+_said_of: set[str] = set()
+"""The URLs of which it was logged: an App has several pools."""
+
+
+def told_of_pooler(url: URL) -> tuple[URL, dict[str, str | bool], dict[str, int | None]]:
+    """What a URL says of its pooler, taken out of it: the rest, options for the engine, and options
+    for the driver. Raises ConfigError."""
+    if url.get_backend_name() != "postgresql":
+        return url, {}, {}
+    options: dict[str, str | bool] = {}
+    args: dict[str, int | None] = {}
+    kind, threshold = url.query.get("pooler"), url.query.get("prepare_threshold")
+    if kind is not None:
+        if kind not in KINDS:
+            raise ConfigError(f"pooler in the database url must be {' or '.join(KINDS)}")
+        options[OPTION] = str(kind)
+    if threshold is not None and url.get_driver_name() == "psycopg":
+        if threshold != "none" and not str(threshold).isdecimal():
+            raise ConfigError("prepare_threshold in the database url must be a number or none")
+        args["prepare_threshold"] = None if threshold == "none" else int(str(threshold))
+        options[_PREPARES] = threshold != "none"
+    return url.difference_update_query(("pooler", "prepare_threshold")), options, args
+
+
+def notice_pooler(engine: sa.Engine) -> None:
+    """Notice a pooler at the first connection of this engine, or at an error that shows one.
+
+    Raises ConfigError for an execution option that means nothing.
+    """
+    kind = engine.get_execution_options().get(OPTION)
+    if kind is not None and kind not in KINDS:
+        raise ConfigError(f"the execution option {OPTION} must be {' or '.join(KINDS)}")
+    event.listen(engine, "engine_connect", _ask)
+    event.listen(engine, "handle_error", _shows_pooler)
+
+
+def shares_sessions(conn: sa.Connection) -> bool:
+    """Whether the next transaction of `conn` may be in another session of the server, so that
+    settings and LISTEN do not last, and would change the sessions of others."""
+    return bool(_shared.get(conn.engine.pool, False))
+
+
+def _ask(conn: sa.Connection) -> None:
+    pool = conn.engine.pool
+    options = conn.get_execution_options()
+    raw: Any = conn.connection.driver_connection
+    if pool in _shared:
+        if _shared[pool] and not options.get(_PREPARES):
+            _unprepared(raw)  # it may be older than what another thread has found meanwhile
+        return
+    kind = options.get(OPTION)
+    found = _is_between(raw) if kind is None else kind == "transaction"
+    if found is None:
+        return  # the next statement says what is wrong
+    _shared[pool] = found
+    if found:
+        _share(conn.engine, raw, options)
+
+
+def _is_between(raw: Any) -> bool | None:
+    """Whether the server's process is another than the one that was reported when we connected: a
+    pooler gives its own number. None if it cannot be asked."""
+    ours = getattr(getattr(raw, "info", None), "backend_pid", None)
+    if ours is None:
+        return False
+    try:
+        with raw.cursor() as cursor:
+            cursor.execute("SELECT pg_catalog.pg_backend_pid()")
+            theirs = cursor.fetchone()[0]
+        raw.rollback()
+    except Exception:
+        return None
+    return bool(theirs != ours)
+
+
+def _share(engine: sa.Engine, raw: Any, options: Mapping[str, Any]) -> None:
+    if not options.get(_PREPARES):
+        _unprepared(raw)
+        event.listen(engine.pool, "checkout", _unprepared)
+    url = masked(engine.url)
+    if url in _said_of:
+        return
+    _said_of.add(url)
+    _log.info(
+        "a pooler is in front of %s: it is used without prepared statements, settings of a session "
+        "and LISTEN, so messages of other processes are found by polling. If it pools by session "
+        "add pooler=session to the url, see docs/operate/poolers.md",
+        url,
+        extra={"event": Said.POOLER_FOUND},
+    )
+
+
+def _unprepared(raw: Any, *_: Any) -> None:
+    if hasattr(raw, "prepare_threshold"):
+        raw.prepare_threshold = None
+
+
+def _shows_pooler(context: Any) -> None:
+    if not is_of_a_pooler(context.original_exception) or context.engine is None:
+        return
+    conn = context.connection
+    raw = None if conn is None or conn.invalidated else conn.connection.driver_connection
+    _unprepared(raw)
+    if not _shared.get(context.engine.pool):
+        _shared[context.engine.pool] = True
+        _share(context.engine, raw, {})
+
+
+def is_of_a_pooler(error: BaseException | None) -> bool:
+    """Whether a statement that the driver has prepared is missing or is there already: another
+    session of the server than the one it was prepared in."""
+    return code_of(error)[1] in ("42P05", "26000") and "_pg3_" in str(error)
+
 
 # --- A standby takes no writes until it is promoted: an outage, which passes, and not a refusal,
 # which ends the run. What a standby is, and whether the server must be asked, says the Database.
@@ -31,7 +162,7 @@ ROLLED_BACK = "msgworker_rolled_back"
 def notice_standby(engine: sa.Engine) -> None:
     """From now on what a standby refuses is a lost connection: the next one may lead to the
     primary. For PostgreSQL, MariaDB and MySQL."""
-    event.listen(engine, "handle_error", _caught)
+    event.listen(engine, "handle_error", _refused)
 
 
 def refuse_standby(conn: sa.Connection) -> None:
@@ -49,7 +180,7 @@ def refuse_standby(conn: sa.Connection) -> None:
         )
 
 
-def _caught(context: Any) -> None:
+def _refused(context: Any) -> None:
     conn, error = context.connection, context.original_exception
     if conn is None or conn.invalidated or not of(conn).refuses_writes(error):
         return
@@ -90,35 +221,39 @@ _SEEN = "msgworker_turn"
 """In the `info` of a connection: the turn in which its server was asked."""
 ASKED_SECONDS = 10.0
 """New connections within so many seconds do not ask the other servers again."""
-_log = logger("msgworker.dialects")
 PATIENCE_SECONDS = 2
 """For the other servers."""
 F = TypeVar("F")
 
 
-class Past(Protocol[F]):
+class Past(Generic[F]):
     """What was seen of the primaries of one database. F: what a server says of its past.
 
     tells: whether servers like these can say it; if not, they are not asked again.
     """
 
-    tells: bool
+    tells = False
 
     def ask(self, cursor: Any) -> F | None:
         """None = unknown."""
+        raise NotImplementedError
 
     def is_untold(self, error: Exception) -> bool:
         """Whether an error of `ask` means that such servers cannot say it."""
+        return False
 
     def is_old(self, found: F) -> bool:
         """Whether a server that takes writes was replaced by another one, which was seen."""
+        raise NotImplementedError
 
     def sees(self, found: F) -> bool:
         """Remember one that is not old. Whether it has replaced the one that was seen before: then
         connections that are open may lead to that."""
+        raise NotImplementedError
 
     def ask_other(self, cursor: Any) -> F | None:
         """Like `ask`, of a server that may be a standby."""
+        raise NotImplementedError
 
     def hears(self, found: F) -> None:
         """Remember what another server says, which is not in use."""
@@ -126,12 +261,15 @@ class Past(Protocol[F]):
     def is_settled(self) -> bool:
         """Whether the one that was seen last can be known from older ones; else it is asked
         again."""
+        return True
 
     def words(self, found: F) -> str | None:
         """For people, of one that is not old; None = there is nothing to say."""
+        raise NotImplementedError
 
     def words_of_old(self, found: F) -> str:
         """Why it is."""
+        raise NotImplementedError
 
 
 class Succession(Generic[F]):
@@ -261,40 +399,7 @@ def others(conn: sa.Connection) -> Iterator[Any]:
                 raw.close()
 
 
-class _Mute:
-    """Of databases of whose servers nothing is known."""
-
-    tells = False
-
-    def ask(self, cursor: Any) -> None:
-        return None
-
-    def is_untold(self, error: Exception) -> bool:
-        return False
-
-    def is_old(self, found: None) -> bool:
-        return False
-
-    def sees(self, found: None) -> bool:
-        return False
-
-    def ask_other(self, cursor: Any) -> None:
-        return None
-
-    def hears(self, found: None) -> None:
-        pass
-
-    def is_settled(self) -> bool:
-        return True
-
-    def words(self, found: None) -> None:
-        return None
-
-    def words_of_old(self, found: None) -> str:
-        return ""
-
-
-_NONE: Succession[Any] = Succession(_Mute())
+_UNTOLD: Succession[Any] = Succession(Past())
 _known: weakref.WeakKeyDictionary[sa.Dialect, Succession[Any]] = weakref.WeakKeyDictionary()
 _making = ProcessLock()
 
@@ -303,6 +408,27 @@ def succession_of(engine: sa.Engine) -> Succession[Any]:
     """The one of this engine, and of those that share its connections."""
     past = of(engine).new_past()
     if past is None:
-        return _NONE
+        return _UNTOLD
     with _making:
         return _known.setdefault(engine.dialect, Succession(past))
+
+
+class DatabaseFile:
+    """The present file of a database. path: absolute; "" if there is none to watch."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self.path = of(engine).file_path(engine.url)
+        self._was = self._is()
+
+    def is_another(self) -> bool:
+        """Whether it was deleted or replaced since: open connections still use the old file."""
+        return self._was is not None and self._is() != self._was
+
+    def _is(self) -> tuple[int, int] | None:
+        if not self.path:
+            return None
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
