@@ -351,9 +351,6 @@ def cutting(database: Database, traits: Sequence[Trait]) -> dict[str, TypeEngine
     return {trait.name: sa.String(lengths[trait.text]) for trait in traits if trait.kind == "cut"}
 
 
-_TINYTEXT_BYTES = 255
-
-
 def takes_any_text(kind: Any) -> bool:
     """Whether a column of this type holds any text, unlike an ENUM or SET."""
     listed = isinstance(kind, sa.Enum) or kind.__visit_name__ in ("ENUM", "SET")
@@ -379,7 +376,7 @@ def holds_json(kind: Any) -> bool:
 def max_text(kind: TypeEngine[Any]) -> int | None:
     """How many characters a text column holds at least; None = more than we ever write."""
     if kind.__visit_name__ == "TINYTEXT":
-        return _TINYTEXT_BYTES // 4
+        return 255 // 4  # bytes
     length: int | None = getattr(kind, "length", None)
     return length
 
@@ -462,9 +459,6 @@ def whole_end(kind: TypeEngine[Any]) -> int:
     return int(2 ** (bits + bool(getattr(kind, "unsigned", False)))) - 1
 
 
-EXAMPLES = 5
-
-
 def values_as_numbers(
     conn: sa.Connection, table: str, column: str, *, limit: int
 ) -> list[tuple[str | None, str | None, int]]:
@@ -489,7 +483,7 @@ def not_whole(conn: sa.Connection, table: str, column: str) -> list[str]:
     ones (the text of an ENUM into its ordinal)."""
     quoted = conn.dialect.identifier_preparer.quote(column)
     text, odd = of(conn).as_text(quoted), of(conn).is_not_whole(quoted)
-    query = f"SELECT {text} FROM {table} WHERE {quoted} IS NOT NULL AND {odd} LIMIT {EXAMPLES}"
+    query = f"SELECT {text} FROM {table} WHERE {quoted} IS NOT NULL AND {odd} LIMIT 5"
     return [str(_text(value)) for value in conn.scalars(_plain(query))]
 
 

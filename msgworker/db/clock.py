@@ -3,6 +3,7 @@ Python reads them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -279,27 +280,25 @@ def _offsets(name: str, year: int) -> Offsets:
     since = datetime(year, 1, 1) - timedelta(days=RECENT_DAYS)  # noqa: DTZ001
     last = offset_at(zone_of(name), datetime(year, 7, 1))  # noqa: DTZ001
     recent = tuple(change for change in every if change.at >= since)
+
+    def by_clock(change: Change) -> int:
+        # What is left out has the offset of before, what comes twice that of after.
+        return change.after
+
+    def lower(change: Change) -> int:
+        return change.after - change.before
+
     return Offsets(
-        _pieces(every, last), _pieces(recent, last), _lowest(recent, last),
-        _pieces(every, last, clock=True), _pieces(recent, last, clock=True),
+        _pieces(every, last), _pieces(recent, last), _pieces(recent, last, lower),
+        _pieces(every, last, by_clock), _pieces(recent, last, by_clock),
     )  # fmt: skip
 
 
-def _pieces(changes: tuple[Change, ...], last: int, *, clock: bool = False) -> Pieces:
-    # By the clock: what is left out has the offset of before, what comes twice that of after.
-    ends = [c.at + timedelta(seconds=c.after if clock else 0) for c in changes]
-    parts = [(end, c.before) for end, c in zip(ends, changes, strict=True)]
-    return (*parts, (None, changes[-1].after if changes else last))
-
-
-def _lowest(changes: tuple[Change, ...], last: int) -> Pieces:
-    parts: list[tuple[datetime | None, int]] = []
-    for change in changes:
-        wide = timedelta(seconds=abs(change.after - change.before))
-        if change.after < change.before:
-            parts.append((change.at - wide, change.before))
-        else:
-            parts.append((change.at + wide, change.before))
+def _pieces(
+    changes: tuple[Change, ...], last: int, later: Callable[[Change], int] = lambda _: 0
+) -> Pieces:
+    """later: by how many seconds a piece ends after its change."""
+    parts = [(c.at + timedelta(seconds=later(c)), c.before) for c in changes]
     return (*parts, (None, changes[-1].after if changes else last))
 
 

@@ -22,15 +22,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, NamedTuple, Protocol, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import sqlalchemy as sa
+from sqlalchemy import event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.engine.reflection import Inspector
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
 
 from msgworker.errors import ConfigError
+from msgworker.payload import BEGINNING
 
 
 class Home(NamedTuple):
@@ -76,10 +78,17 @@ def of_dialect(dialect: sa.Dialect) -> Database:
     return DATABASES["mariadb" if getattr(dialect, "is_mariadb", False) else dialect.name]
 
 
-def know_as_much(copied: sa.Dialect, learned: sa.Dialect) -> None:
-    """What a dialect learns at its first connection, its copy does not."""
-    for name, value in vars(learned).items():
-        vars(copied).setdefault(name, value)
+def own_dialect(engine: sa.Engine, learned: sa.Dialect) -> sa.Dialect:
+    """Give an engine a copy of a dialect, which also has what that learns at its first
+    connection."""
+    engine.dialect = copied = copy.copy(learned)
+
+    def connected(conn: sa.Connection) -> None:
+        for name, value in vars(learned).items():
+            vars(conn.dialect).setdefault(name, value)
+
+    event.listen(engine, "engine_connect", connected)
+    return copied
 
 
 def of(bind: sa.Connection | sa.Engine) -> Database:
@@ -127,17 +136,6 @@ BUILDING = "writers wait while the index is built"
 NOBODY = "no program waits"
 OWN_CLOCK = re.compile(r"\b(now|current_timestamp|localtimestamp|localtime|sysdate|systimestamp)\b")
 """In the default of a column."""
-
-
-class Described(Protocol):
-    """A column in the catalogue of the database."""
-
-    @property
-    def kind(self) -> Any: ...
-    @property
-    def nullable(self) -> bool: ...
-    @property
-    def default(self) -> str | None: ...
 
 
 def default_of(column: sa.Column[Any]) -> str:
@@ -384,6 +382,9 @@ class Database:
         no further condition: see `rows.in_guard_order`."""
         raise NotImplementedError
 
+    insert: Any = staticmethod(sa.insert)
+    """With the ON CONFLICT of the dialect, where there is `on_conflict`."""
+
     def insert_unless(
         self,
         table: sa.Table,
@@ -393,7 +394,9 @@ class Database:
     ) -> sa.Insert:
         """An INSERT of nothing where the partial unique index on this column has the entry
         already."""
-        raise NotImplementedError
+        made: Any = self.insert(table).values(values)
+        given: sa.Insert = made.on_conflict_do_nothing(index_elements=[column], index_where=where)
+        return given
 
     # --- Errors, by the codes of the database. `error` is the driver's own.
 
@@ -617,9 +620,9 @@ class Database:
         """A text that is compared byte by byte, whatever its collation."""
         return text
 
-    def beginning(self, text: str, length: int) -> str:
-        """The first characters of a text."""
-        return f"substr({text}, 1, {length + 1})"
+    def beginning(self, text: str) -> str:
+        """The first characters of a text, one more than BEGINNING."""
+        return f"substr({text}, 1, {BEGINNING + 1})"
 
     def place_of(self, text: str, part: str) -> str:
         """Where a text begins in another one, from 1 on; 0 = it is not there."""
@@ -720,9 +723,9 @@ class Database:
         """The statement that gives a column another default."""
         return (at.alter(f"ALTER COLUMN {at.quoted} SET DEFAULT {default}"),)
 
-    def drop_check(self, at: At, column: Described | None) -> tuple[str, ...]:
+    def drop_check(self, at: At, column: Any) -> tuple[str, ...]:
         """The statement that drops a CHECK; () if it has no name. column: the one of the same name,
-        if there is one."""
+        with its `kind`, `default` and whether it is `nullable`; None = there is none."""
         return (at.alter(f"DROP CONSTRAINT {at.quoted}"),) if at.name else ()
 
     def drop_layout(self, table: str, layout: str) -> str:

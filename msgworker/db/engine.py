@@ -165,12 +165,7 @@ def open_engine(source: object) -> sa.Engine:
             f"the driver of {engine.url.drivername} does not count the rows that an UPDATE changed,"
             " by which a claim is decided; use another driver"
         )
-    database = of(engine)
-    options = {} if database.one_writer else {"isolation_level": ISOLATION}
-    engine = _ours(engine, given, **options)
-    database.prepare(engine, given=given)
-    if not database.one_writer:  # else a deadlock, or a lost connection, is of no transaction
-        event.listen(engine, "handle_error", _note_rollback)
+    engine = _ours(engine, given)
     if not given:
         _set_sessions(engine, engine)
     return engine
@@ -182,25 +177,25 @@ def lent_engine(source: Any) -> Any:
     handlers set in their sessions."""
     if not is_a(source, ASYNC, "AsyncEngine"):
         return None
-    database = of(source.sync_engine)
-    options = {} if database.one_writer else {"isolation_level": ISOLATION}
-    engine = _ours(source.sync_engine, True, **options)
-    database.prepare(engine, given=True)
-    database.prepare_lent(engine)
-    if not database.one_writer:
-        event.listen(engine, "handle_error", _note_rollback)
+    engine = _ours(source.sync_engine, True)
+    of(engine).prepare_lent(engine)
     watch_sessions(engine)
     return type(source)(engine)
 
 
-def _ours(engine: sa.Engine, given: bool, **options: Any) -> sa.Engine:
-    """An Engine with these execution options and events of its own. One that we have created needs
+def _ours(engine: sa.Engine, given: bool) -> sa.Engine:
+    """An Engine with execution options and events of its own. One that we have created needs
     no other beside it, whose events would be looked up in both at each statement."""
+    database = of(engine)
+    options: Any = {} if database.one_writer else {"isolation_level": ISOLATION}
     if given:
         engine = engine.execution_options(**options)
         engine.hide_parameters = True
     else:
         engine.update_execution_options(**options)
+    database.prepare(engine, given=given)
+    if not database.one_writer:  # else a deadlock, or a lost connection, is of no transaction
+        event.listen(engine, "handle_error", _note_rollback)
     return engine
 
 

@@ -39,7 +39,6 @@ from msgworker.db.database import (
     WHOLE,
     At,
     Database,
-    Described,
     IdSource,
     ServerSetting,
     SeveralWriters,
@@ -358,7 +357,7 @@ class MySQL(Database):
             return []
         return [at.alter(f"MODIFY {at.quoted} {kind.compile(dialect=at.sql)} {rest}")]
 
-    def drop_check(self, at: At, column: Described | None) -> tuple[str, ...]:
+    def drop_check(self, at: At, column: Any) -> tuple[str, ...]:
         if not at.name or column is None:
             return super().drop_check(at, column)
         # On MariaDB the CHECK of a column has its name, and goes with a MODIFY.

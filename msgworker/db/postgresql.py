@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 import selectors
 import threading
@@ -14,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import event
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import URL
 from sqlalchemy.engine.reflection import Inspector
@@ -40,7 +38,7 @@ from msgworker.db.database import (
     Trouble,
     Was,
     default_of,
-    know_as_much,
+    own_dialect,
     quoted,
 )
 from msgworker.db.drivers import CONNECT_SECONDS, PROGRAM
@@ -101,6 +99,7 @@ class PostgreSQL(Database):
     booleans = True
     arrays = True
     on_conflict = True
+    insert = staticmethod(postgresql.insert)
     share_locks = True
     settles_at_once = 2
     defers = True
@@ -114,16 +113,6 @@ class PostgreSQL(Database):
     # Before the table is analyzed it looks small, and a nested loop over it takes hours.
     wide_join_settings = ("SET enable_nestloop = off", "RESET enable_nestloop")
     notify = True
-
-    def insert_unless(
-        self,
-        table: sa.Table,
-        values: dict[str, Any],
-        column: sa.ColumnElement[Any],
-        where: sa.ColumnElement[bool],
-    ) -> sa.Insert:
-        given = postgresql.insert(table).values(values)
-        return given.on_conflict_do_nothing(index_elements=[column], index_where=where)
 
     # --- Errors.
 
@@ -260,8 +249,8 @@ class PostgreSQL(Database):
     def bytewise(self, text: str) -> str:
         return f'(CAST({text} AS TEXT) COLLATE "C")'
 
-    def beginning(self, text: str, length: int) -> str:
-        return f"substr(CAST({text} AS TEXT), 1, {length + 1})"
+    def beginning(self, text: str) -> str:
+        return super().beginning(f"CAST({text} AS TEXT)")
 
     def place_of(self, text: str, part: str) -> str:
         return f"strpos({text}, {part})"
@@ -597,9 +586,7 @@ class PostgreSQL(Database):
 
     def prepare_lent(self, engine: sa.Engine) -> None:
         if engine.driver == "asyncpg":  # SQLAlchemy would warn of a statement of ours
-            learned, engine.dialect = engine.dialect, copy.copy(engine.dialect)
-            engine.dialect.compiler_linting = NO_LINTING
-            event.listen(engine, "engine_connect", lambda conn: know_as_much(conn.dialect, learned))
+            own_dialect(engine, engine.dialect).compiler_linting = NO_LINTING
 
     def sessions(self, driver: str) -> tuple[Callable[[sa.Connection], None], ...]:
         return (_iso_dates,)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import random
@@ -25,15 +24,15 @@ from msgworker.db.connections import attempt, connecting, is_ours_alone
 from msgworker.db.database import (
     At,
     Database,
-    Described,
     LiveIndex,
     ServerSetting,
     Trouble,
     default_of,
-    know_as_much,
+    own_dialect,
 )
 from msgworker.errors import ConfigError, HandlerMisuse
 from msgworker.logs import logger
+from msgworker.payload import BEGINNING
 
 log = logger("msgworker.dialects")
 _LEAST = (3, 38, 0)
@@ -47,6 +46,7 @@ class SQLite(Database):
     oldest_index = True
     recursive_skip_scan = True
     on_conflict = True
+    insert = staticmethod(sqlite.insert)
     slices_by_age = True  # a commit writes each page that it has changed, whole
     row_locks = False
     skip_locked = False
@@ -62,16 +62,6 @@ class SQLite(Database):
 
     def returns_ids(self, version: tuple[Any, ...]) -> bool:
         return version >= (3, 35)
-
-    def insert_unless(
-        self,
-        table: sa.Table,
-        values: dict[str, Any],
-        column: sa.ColumnElement[Any],
-        where: sa.ColumnElement[bool],
-    ) -> sa.Insert:
-        given = sqlite.insert(table).values(values)
-        return given.on_conflict_do_nothing(index_elements=[column], index_where=where)
 
     # --- Errors: the driver of the standard library has codes since Python 3.11 only.
 
@@ -154,10 +144,10 @@ class SQLite(Database):
     def bytewise(self, text: str) -> str:
         return f"({text} COLLATE BINARY)"
 
-    def beginning(self, text: str, length: int) -> str:
+    def beginning(self, text: str) -> str:
         # In bytes, since characters are counted up to a NUL there; and each value is loaded once,
         # since it is loaded whole.
-        most = 4 * length + 4
+        most = 4 * BEGINNING + 4
         whole = f"CAST(substr(CAST({text} AS BLOB), 1, {most}) AS TEXT)"
         part = f"substr({text}, 1, {most})"
         return (
@@ -183,7 +173,7 @@ class SQLite(Database):
     def set_default(self, at: At, default: str) -> tuple[str, ...]:
         return ()
 
-    def drop_check(self, at: At, column: Described | None) -> tuple[str, ...]:
+    def drop_check(self, at: At, column: Any) -> tuple[str, ...]:
         return ()
 
     # --- The catalogue.
@@ -303,12 +293,8 @@ class SQLite(Database):
             engine.dialect.statement_compiler = HintingCompiler
 
     def prepare_beside(self, own: sa.Engine, engine: sa.Engine) -> None:
-        if engine.dialect.statement_compiler is HintingCompiler:
-            return
-        own.dialect = copy.copy(engine.dialect)
-        own.dialect.statement_compiler = HintingCompiler
-        learned = engine.dialect
-        event.listen(own, "engine_connect", lambda conn: know_as_much(conn.dialect, learned))
+        if engine.dialect.statement_compiler is not HintingCompiler:
+            own_dialect(own, engine.dialect).statement_compiler = HintingCompiler
 
     def sessions(self, driver: str) -> tuple[Callable[[sa.Connection], None], ...]:
         return (_busy_timeout,)

@@ -15,7 +15,6 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from msgworker.db.database import Database, of_dialect
-from msgworker.payload import BEGINNING
 
 
 class OfDatabase(FunctionElement[Any]):
@@ -155,14 +154,8 @@ class bytewise(OfDatabase):
     type = sa.String()
 
 
-class _beginning(FunctionElement[Any]):
-    inherit_cache = True
-
-
-@compiles(_beginning)
-def _written_beginning(element: _beginning, compiler: SQLCompiler, **kw: Any) -> str:
-    text = str(compiler.process(element.clauses, **kw))
-    return of_dialect(compiler.dialect).beginning(text, BEGINNING)
+class _beginning(OfDatabase):
+    pass
 
 
 def beginning(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
