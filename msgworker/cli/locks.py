@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from msgworker import App
+from msgworker import App, db
 from msgworker.cli.options import Call, as_json, audited, common, flags, on_table, target
 from msgworker.cli.output import (
     Column,
@@ -36,7 +36,7 @@ from msgworker.coordination import (
     Partitions,
     Segments,
 )
-from msgworker.coordination.centres import DATABASE, open_centre, secrets_of_centre
+from msgworker.coordination.centres import DATABASE, open_centre
 from msgworker.counted import plural
 from msgworker.errors import ConfigError
 from msgworker.instance.state import Scope
@@ -142,7 +142,7 @@ def check_scope(conf: Configuration, app: App) -> None:
 
 def keep_secrets(call: Call) -> None:
     """Keep the password of the locks out of all output."""
-    call.program.secrets |= secrets_of_centre(call.conf.locks)
+    call.program.secrets |= db.secrets_of(call.conf.locks)
 
 
 def _shards(text: str, place: str) -> int:

@@ -13,7 +13,7 @@ from msgworker.app import origins_of, settings_of
 from msgworker.cli.options import Call, app_option, as_json, common, flags, target
 from msgworker.cli.output import Column, Usage, print_list
 from msgworker.config import SETTINGS, Configuration, load, setting_text
-from msgworker.coordination.centres import check_centre, masked_centre, secrets_of_centre
+from msgworker.coordination.centres import check_centre, masked_centre
 from msgworker.errors import ConfigError
 from msgworker.logs import Said, logger
 
@@ -100,7 +100,7 @@ def values_of(call: Call) -> list[tuple[str, Any, str]]:
 
 def display_value(call: Call, conf: Configuration, name: str) -> Any:
     if name == "locks":
-        call.program.secrets |= secrets_of_centre(conf.locks)
+        call.program.secrets |= db.secrets_of(conf.locks)
         try:
             return masked_centre(check_centre(conf.locks))
         except ConfigError as error:

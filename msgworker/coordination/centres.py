@@ -91,7 +91,7 @@ def check_instance_type(value: Any) -> str:
 
 
 class _Fixed:
-    """A member whose slice never changes."""
+    """A member whose slice never changes: it has nothing to start, to renew or to release."""
 
     steady = True
 
@@ -99,26 +99,21 @@ class _Fixed:
         self._where = where
         self._info = info
 
-    def start(self) -> None:
-        """Nothing to renew."""
+    def start(self) -> None: ...
 
-    def leave(self) -> None:
-        """Nothing to release."""
+    def leave(self) -> None: ...
 
-    def stop(self, seconds: float) -> None:
-        """Nothing to wait for."""
+    def stop(self, seconds: float) -> None: ...
+
+    def go_round(self) -> None: ...
+
+    def looked(self, *, complete: bool, rest: float | None = None) -> None: ...
 
     def slice(self) -> Slice:
         return self._where
 
     def reach(self) -> Slice:
         return self._where
-
-    def go_round(self) -> None:
-        """It always looks at all of it."""
-
-    def looked(self, *, complete: bool, rest: float | None = None) -> None:
-        """Always the same."""
 
     def info(self) -> Mapping[str, Any]:
         return self._info
@@ -160,11 +155,6 @@ def open_centre(where: str, engine: sa.Engine | None, *, schema: str | None = No
     return DatabaseLocks(engine, schema=schema)
 
 
-def place_of(centre: LockCentre) -> str:
-    """What kind of centre it is, and where, without passwords."""
-    return repr(centre)
-
-
 def masked_centre(where: str) -> str:
     """The same without passwords."""
     return re.sub(
@@ -172,11 +162,6 @@ def masked_centre(where: str) -> str:
         f"//{MASK}@",
         re.sub(r"([?&]\w*pass\w*=)[^&]*", rf"\1{MASK}", where, flags=re.I),
     )
-
-
-def secrets_of_centre(where: str) -> set[str]:
-    """The passwords in it, to remove them from texts."""
-    return secrets_of(where)
 
 
 class LazyCentre:
@@ -189,7 +174,7 @@ class LazyCentre:
         self._url = where if isinstance(where, str) else ""
         self._opened: LockCentre | None = None if isinstance(where, str) else where
         self._opening = threading.Lock()
-        self.secrets = secrets_of_centre(self._url)
+        self.secrets = secrets_of(self._url)
 
     def centre(self) -> LockCentre:
         """The centre. Raises ConfigError, LocksUnavailable; the latter also at once while another
@@ -208,7 +193,7 @@ class LazyCentre:
     @property
     def place(self) -> str:
         """What and where it is, without passwords; "" before it has answered."""
-        return "" if self._opened is None else place_of(self._opened)
+        return "" if self._opened is None else repr(self._opened)
 
     def close(self) -> None:
         """Close what was opened here."""

@@ -94,30 +94,7 @@ class DatabaseLocks(LockCentre):
     # ------------------------------------------------------------ what a lock centre does
 
     def _acquire(self, name: str, owner: str, ttl: float) -> Lease | None:
-        begun, claim_id = clock(), uuid.uuid4().hex
-
-        def take(conn: Connection) -> int | None:
-            found = locks.acquire(
-                conn, self._tables, [name], owner=owner, ttl_ms=_ms(ttl), claim_id=claim_id
-            )
-            return found.get(name)
-
-        def was_taken(conn: Connection) -> int | None:
-            found = locks.acquired(conn, self._tables, owner, claim_id)
-            return found.get(name) or take(conn)
-
-        whose = (name, owner)
-        self._asking.add(whose)
-        try:
-            token = self._run(take, seconds=ttl, in_doubt=was_taken)
-            if token is None and self._made([name], ttl):
-                token = self._run(take, seconds=ttl, in_doubt=was_taken)
-            if token is None:
-                return None
-            self._given[whose] = token
-        finally:
-            self._asking.discard(whose)
-        return Lease(name, owner, token, ttl, asked_at=begun)
+        return next(iter(self._acquire_all([name], owner, ttl)), None)
 
     def _acquire_all(self, names: Sequence[str], owner: str, ttl: float) -> list[Lease]:
         taken: list[Lease] = []
@@ -127,8 +104,20 @@ class DatabaseLocks(LockCentre):
         return taken
 
     def _acquire_some(self, names: Sequence[str], owner: str, ttl: float) -> list[Lease]:
-        self._made(names, ttl)
-        begun, claim_id = clock(), uuid.uuid4().hex
+        begun, asked = clock(), {(name, owner) for name in names}
+        self._asking |= asked
+        try:
+            taken = self._take(names, owner, ttl, begun)
+            rest = [name for name in names if name not in taken]
+            if self._made(rest, ttl):
+                taken |= self._take(rest, owner, ttl, begun)
+            self._given |= {(name, owner): lease.token for name, lease in taken.items()}
+        finally:
+            self._asking -= asked
+        return [taken[name] for name in names if name in taken]
+
+    def _take(self, names: Sequence[str], owner: str, ttl: float, begun: float) -> dict[str, Lease]:
+        claim_id = uuid.uuid4().hex
 
         def take(conn: Connection) -> dict[str, int]:
             return locks.acquire(
@@ -138,15 +127,10 @@ class DatabaseLocks(LockCentre):
         def was_taken(conn: Connection) -> dict[str, int]:
             return locks.acquired(conn, self._tables, owner, claim_id) or take(conn)
 
-        asked = {(name, owner) for name in names}
-        self._asking |= asked
-        try:
-            tokens = self._run(take, seconds=ttl, in_doubt=was_taken)
-            self._given |= {(name, owner): token for name, token in tokens.items()}
-        finally:
-            self._asking -= asked
-        made = [name for name in names if name in tokens]
-        return [Lease(name, owner, tokens[name], ttl, asked_at=begun) for name in made]
+        found = self._run(take, seconds=ttl, in_doubt=was_taken)
+        return {
+            name: Lease(name, owner, token, ttl, asked_at=begun) for name, token in found.items()
+        }
 
     def _made(self, names: Sequence[str], ttl: float) -> bool:
         """Insert missing rows of locks; returns whether there was one."""

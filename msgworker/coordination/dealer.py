@@ -115,30 +115,27 @@ class Dealer:
         """
         t = self._tables()
         longest = math.inf if wait is None else number("wait", wait, 0, YEAR_SECONDS)
+        until, failures = time.monotonic() + longest, 0
         try:
-            self._run(t, poll_seconds, longest)
+            while not self._stopping.is_set():
+                step = max(0.0, min(STEP_SECONDS, until - time.monotonic()))
+                try:
+                    with hold(self._locks, self.name, ttl=self.ttl, wait=step) as lease:
+                        while not self._stopping.is_set() and lease.live():
+                            dealt = self._deal_all(t, lease.check)
+                            failures, until = 0, time.monotonic() + longest
+                            if not dealt:
+                                self._stopping.wait(poll_seconds)
+                except LeaseBusy:
+                    if time.monotonic() >= until:
+                        raise
+                except (LeaseLost, LocksUnavailable, DatabaseUnavailable) as error:
+                    failures += 1
+                    if failures == 1:
+                        log.warning("dealer: %s; trying again", error)
+                    self._stopping.wait(outage_pause(failures))
         finally:
             self._leave()
-
-    def _run(self, t: Tables, poll_seconds: float, longest: float) -> None:
-        until, failures = time.monotonic() + longest, 0
-        while not self._stopping.is_set():
-            step = max(0.0, min(STEP_SECONDS, until - time.monotonic()))
-            try:
-                with hold(self._locks, self.name, ttl=self.ttl, wait=step) as lease:
-                    while not self._stopping.is_set() and lease.live():
-                        dealt = self._deal_all(t, lease.check)
-                        failures, until = 0, time.monotonic() + longest
-                        if not dealt:
-                            self._stopping.wait(poll_seconds)
-            except LeaseBusy:
-                if time.monotonic() >= until:
-                    raise
-            except (LeaseLost, LocksUnavailable, DatabaseUnavailable) as error:
-                failures += 1
-                if failures == 1:
-                    log.warning("dealer: %s; trying again", error)
-                self._stopping.wait(outage_pause(failures))
 
     def stop(self) -> None:
         """Make `run` return, from any thread."""
@@ -176,9 +173,7 @@ class Dealer:
         for kind in members:
             known = self._dealt.get(kind, counts.get(kind, 0))
             self._dealt[kind] = max(known, least)
-        for kind in list(self._dealt):
-            if kind not in members:
-                del self._dealt[kind]
+        self._dealt = {kind: count for kind, count in self._dealt.items() if kind in members}
         back = 0
         for kind in counts.keys() - set(members) - live:
             while True:

@@ -12,6 +12,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -198,6 +199,15 @@ class LockCentre(ABC):
     def _release(self, lease: Lease) -> bool: ...
 
 
+def need_centre(taker: str, centre: Any) -> None:
+    """Raise ConfigError if it is no lock centre."""
+    if not isinstance(centre, LockCentre):
+        raise ConfigError(
+            f"{taker} takes a lock centre first: DatabaseLocks(engine), RedisLocks(client) or "
+            f"ZooKeeperLocks(client); got {centre!r:.80}"
+        )
+
+
 def ended(lease: Lease, released: bool) -> bool:
     """For lock centres: mark a lease as ended, by its release or before."""
     lease.end("it was released" if released else "it expired or was taken away")
@@ -289,11 +299,7 @@ def hold(
     Raises LeaseBusy, LocksUnavailable, ConfigError; and LeaseLost at the end of the block if the
     lease was lost meanwhile, or while it settled, unless the block itself has raised.
     """
-    if not isinstance(centre, LockCentre):
-        raise ConfigError(
-            "hold takes a lock centre first: DatabaseLocks(engine), RedisLocks(client) or "
-            f"ZooKeeperLocks(client); got {centre!r:.80}"
-        )
+    need_centre("hold", centre)
     if on_lost is not None and not callable(on_lost):
         raise ConfigError(f"on_lost must be callable, got {on_lost!r:.80}")
     return _Hold(
@@ -307,42 +313,33 @@ def hold(
     )
 
 
+@dataclass(frozen=True, slots=True)
 class _Hold(AbstractContextManager[Lease]):
-    def __init__(
-        self,
-        centre: LockCentre,
-        name: str,
-        ttl: float,
-        settle: int,
-        wait: float | None,
-        on_lost: OnLost | None,
-        label: str,
-    ) -> None:
-        self._centre = centre
-        self._name = name
-        self._ttl = ttl
-        self._settle = settle
-        self._wait = wait
-        self._on_lost = on_lost
-        self._label = label
+    centre: LockCentre
+    name: str
+    ttl: float
+    settle: int
+    wait: float | None
+    on_lost: OnLost | None
+    label: str
 
     def _kept_here(self) -> dict[str, _Kept]:
         """The locks of this centre that this thread holds, by name."""
-        found: dict[str, _Kept] | None = getattr(self._centre.of_thread, "kept", None)
+        found: dict[str, _Kept] | None = getattr(self.centre.of_thread, "kept", None)
         if found is None:
-            found = self._centre.of_thread.kept = {}
+            found = self.centre.of_thread.kept = {}
         return found
 
     def __enter__(self) -> Lease:
         mine = self._kept_here()
-        kept = mine.get(self._name)
+        kept = mine.get(self.name)
         if kept is None or kept.pid != os.getpid():
             kept = self._begin()
-            mine[self._name] = kept
+            mine[self.name] = kept
         else:
             kept.lease.check()
-            if self._on_lost is not None:
-                kept.call_when_lost(self._on_lost)
+            if self.on_lost is not None:
+                kept.call_when_lost(self.on_lost)
         kept.count += 1
         return kept.lease
 
@@ -353,11 +350,11 @@ class _Hold(AbstractContextManager[Lease]):
         trace: TracebackType | None,
     ) -> None:
         mine = self._kept_here()
-        kept = mine[self._name]
+        kept = mine[self.name]
         kept.count -= 1
         if kept.count:
             return
-        del mine[self._name]
+        del mine[self.name]
         lost = kept.end()
         if lost is not None and error is None:
             raise lost
@@ -367,43 +364,43 @@ class _Hold(AbstractContextManager[Lease]):
         begun = time.monotonic()
         while True:
             lease = self._acquire(begun)
-            kept = _Kept(self._centre, lease)
-            if self._on_lost is not None:
-                kept.call_when_lost(self._on_lost)
+            kept = _Kept(self.centre, lease)
+            if self.on_lost is not None:
+                kept.call_when_lost(self.on_lost)
             kept.start()
             try:
-                if kept.settled(self._settle):
+                if kept.settled(self.settle):
                     return kept
             except BaseException:
                 kept.end()
                 raise
             lost = kept.end()
-            if self._wait is None or time.monotonic() - begun >= self._wait:
-                raise lost or LeaseBusy(self._name, None, time.monotonic() - begun)
+            if self.wait is None or time.monotonic() - begun >= self.wait:
+                raise lost or LeaseBusy(self.name, None, time.monotonic() - begun)
 
     def _acquire(self, begun: float) -> Lease:
-        owner = new_owner(self._label)
+        owner = new_owner(self.label)
         waited, outage = 0.0, None
         while True:
             lease = None
             try:
-                lease, outage = self._centre.acquire(self._name, owner, self._ttl), None
+                lease, outage = self.centre.acquire(self.name, owner, self.ttl), None
             except LocksUnavailable as error:
                 outage = error
             if lease is not None:
                 return lease
             waited = time.monotonic() - begun
-            if self._wait is None or waited >= self._wait:
+            if self.wait is None or waited >= self.wait:
                 break
             most = min(LONGEST_POLL_SECONDS, FIRST_POLL_SECONDS + waited / 20)
             # With random pauses, and once more at the end of the time.
-            time.sleep(min(random.uniform(0.5, 1.0) * most, self._wait - waited))
+            time.sleep(min(random.uniform(0.5, 1.0) * most, self.wait - waited))
         if outage is not None:
             raise outage
         found = None
         with suppress(LocksUnavailable):
-            found = self._centre.holder(self._name)
-        raise LeaseBusy(self._name, found.owner if found else None, waited)
+            found = self.centre.holder(self.name)
+        raise LeaseBusy(self.name, found.owner if found else None, waited)
 
 
 class _Kept:

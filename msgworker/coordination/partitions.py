@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from msgworker.config import YEAR_SECONDS, number, whole
-from msgworker.coordination.lease import Lease, LockCentre, check_name, new_owner
+from msgworker.coordination.lease import Lease, LockCentre, check_name, need_centre, new_owner
 from msgworker.errors import ConfigError, LocksUnavailable
 from msgworker.instance.state import InstanceView, Scope, ScopeMember
 from msgworker.table import MOST_SHARDS, MessageTable, Slice
@@ -234,11 +234,7 @@ class Partitions(Scope):
         drain_timeout: float = 30.0,
         group: str = "",
     ) -> None:
-        if not isinstance(locks, LockCentre):
-            raise ConfigError(
-                "Partitions takes a lock centre first: DatabaseLocks(engine), RedisLocks(client) "
-                f"or ZooKeeperLocks(client); got {locks!r:.80}"
-            )
+        need_centre("Partitions", locks)
         if not callable(assign):
             raise ConfigError(f"assign must be callable, got {assign!r:.80}")
         self.locks = locks

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from msgworker.config import number
-from msgworker.coordination.lease import Lease, LockCentre, check_name, new_owner
+from msgworker.coordination.lease import Lease, LockCentre, check_name, need_centre, new_owner
 from msgworker.coordination.partitions import Moving, columns, monotonic
 from msgworker.errors import ConfigError
 from msgworker.instance.state import InstanceView, Scope, ScopeMember
@@ -48,11 +48,7 @@ class Segments(Scope):
         ttl: float = 30.0,
         hold: float = HOLD_SECONDS,
     ) -> None:
-        if not isinstance(locks, LockCentre):
-            raise ConfigError(
-                "Segments takes a lock centre first: RedisLocks(client), DatabaseLocks(engine) or "
-                f"ZooKeeperLocks(client); got {locks!r:.80}"
-            )
+        need_centre("Segments", locks)
         if on_outage not in ("stop", "unscoped"):
             raise ConfigError(f'on_outage must be "stop" or "unscoped", got {on_outage!r:.80}')
         self.locks = locks

@@ -136,9 +136,7 @@ class ZooKeeperLocks(LockCentre):
             if found is None:
                 raise
             stat = found
-        return self._leased(name, owner, stat, session, begun)
 
-    def _leased(self, name: str, owner: str, stat: Any, session: int, begun: float) -> Lease:
         def connected() -> bool:
             known = self.client.client_id
             return self.client.connected and known is not None and int(known[0]) == session
@@ -148,14 +146,18 @@ class ZooKeeperLocks(LockCentre):
 
     def _after_a_lost_reply(self, doubt: _Doubt) -> Any:
         """The node's stat if it was created; None if it was not, or if that is not known yet."""
-        until = time.monotonic() + self._session_seconds / 3
-        while not self.client.connected and time.monotonic() < until:
-            time.sleep(0.02)
         try:
-            return self._node_of(doubt)
+            return self._node_at_last(doubt)
         except LocksUnavailable:
             self._keep(doubt)
             return None
+
+    def _node_at_last(self, doubt: _Doubt) -> Any:
+        """Its node, once the client is connected again."""
+        until = time.monotonic() + self._session_seconds / 3
+        while not self.client.connected and time.monotonic() < until:
+            time.sleep(0.02)
+        return self._node_of(doubt)
 
     def _keep(self, doubt: _Doubt) -> None:
         with self._doubts_lock:
@@ -203,37 +205,28 @@ class ZooKeeperLocks(LockCentre):
         return bool(mine)
 
     def _release(self, lease: Lease) -> bool:
-        path = self._path(lease.name)
+        doubt = _Doubt(self._path(lease.name), token=lease.token)
         was_live = lease.live()
         try:
-            return self._removed(lease, path, was_live)
+            return self._removed(lease, doubt, was_live)
         except LocksUnavailable:
-            self._keep(_Doubt(path, token=lease.token))  # else it stays when the session is back
+            self._keep(doubt)  # else it stays when the session is back
             raise
 
-    def _removed(self, lease: Lease, path: str, was_live: bool) -> bool:
+    def _removed(self, lease: Lease, doubt: _Doubt, was_live: bool) -> bool:
         self._session()
         try:
-            data, stat = self._ask(self.client.get_async, path)
+            data, stat = self._ask(self.client.get_async, doubt.path)
             if stat.czxid != lease.token or _parsed(data).get("owner") != lease.owner:
                 return False
-            self._ask(self.client.delete_async, path, stat.version)
+            self._ask(self.client.delete_async, doubt.path, stat.version)
         except self._errors.NoNodeError:
             return False
         except LocksUnavailable:
-            if not self._is_gone(path, lease.token):
+            if self._node_at_last(doubt) is not None:
                 raise
             return was_live
         return True
-
-    def _is_gone(self, path: str, token: int) -> bool:
-        """The result after a lost reply; raises LocksUnavailable if it is unknown."""
-        until = time.monotonic() + self._session_seconds / 3
-        while not self.client.connected and time.monotonic() < until:
-            time.sleep(0.02)
-        self._session()
-        stat = self._ask(self.client.exists_async, path)
-        return stat is None or stat.czxid != token
 
     def held(self, prefix: str = "") -> list[Lease]:
         """The held locks; their age is this machine's clock minus ZooKeeper's."""

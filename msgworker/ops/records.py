@@ -69,7 +69,6 @@ class Locking(Writing):
         beside the next holder until then; a check of the token refuses its writes. Recorded in the
         audit, if its tables exist. Raises ConfigError, LocksUnavailable.
         """
-        from msgworker.coordination.centres import place_of
         from msgworker.coordination.lease import check_name
 
         check_name(name)
@@ -87,7 +86,7 @@ class Locking(Writing):
             if dry_run:
                 return Repaired(kind=KIND, matched=1, changed=1, dry_run=True)
             asked = {"lock": name, "owner": lease.owner, "token": lease.token}
-            asked["locks"] = place_of(where)
+            asked["locks"] = repr(where)
             op_id, t = None, self._tables
             if not t.missing & {"msgworker_operation", "msgworker_audit"}:
                 with writing(
