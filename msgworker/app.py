@@ -40,7 +40,7 @@ from msgworker.processlock import ProcessLock
 from msgworker.schedules import OWN, Schedule, Schedules, configured
 from msgworker.store import send as store
 from msgworker.table import COLUMNS, MessageTable, Tables
-from msgworker.tracing import Sending, tracer
+from msgworker.tracing import tracer
 
 if TYPE_CHECKING:  # a caller with a Session has imported the ORM
     from asyncio import AbstractEventLoop
@@ -296,9 +296,10 @@ class App(Declaring):
         The instances and drains of this App fire it, each tick once. See docs/guides/timers.md.
         Raises ConfigError or PayloadError at once.
         """
-        return self._declared(
-            ticks.every(period), topic, object_id, payload, name, catch_up, overlap
-        )
+        return self._timers.declare(
+            ticks.every(period), topic, object_id, payload, name, catch_up, overlap,
+            self._registry.handlers, self._declare,
+        )  # fmt: skip
 
     def cron(
         self,
@@ -320,31 +321,10 @@ class App(Declaring):
         `every`. Raises ConfigError, also for an expression that never fires and a time zone that
         this machine does not know.
         """
-        return self._declared(
-            ticks.cron(expression, tz), topic, object_id, payload, name, catch_up, overlap
-        )
-
-    def _declared(
-        self,
-        when: ticks.When,
-        topic: str | None,
-        object_id: Any,
-        payload: Any,
-        name: str | None,
-        catch_up: ticks.CatchUp,
-        overlap: ticks.Overlap,
-    ) -> Callable[[AnyHandler], AnyHandler]:
         return self._timers.declare(
-            when,
-            name=name,
-            topic=topic,
-            object_id=object_id,
-            payload=payload,
-            catch_up=catch_up,
-            overlap=overlap,
-            handlers=self._registry.handlers,
-            add_handler=lambda topic, fn: self._declare(topic, fn, {}),
-        )
+            ticks.cron(expression, tz), topic, object_id, payload, name, catch_up, overlap,
+            self._registry.handlers, self._declare,
+        )  # fmt: skip
 
     @property
     def schedules(self) -> list[Schedule]:
@@ -433,7 +413,7 @@ class App(Declaring):
                 on_duplicate=on_duplicate,
                 job_id=None if job is None else into_job(connection, tables, job),
             )
-            sending.carry(message.row, tables.max_headers)
+            sending.carry((message.row,), tables.max_headers)
             msg_id = store.send_one(connection, tables, message)
             sending.sent(msg_id=msg_id)
         self._sent(conn, connection)
@@ -466,9 +446,33 @@ class App(Declaring):
         rule = checked_unique(unique, on_duplicate)
         job_id = None if job is None else into_job(connection, tables, job)
         with self._tracer.sending(topic) as sending:
-            count = self._send_chunks(
-                connection, tables, topic, iter(messages), seconds, at, rank, rule, job_id, sending
-            )
+            count, chunks = 0, iter(messages)
+            while chunk := list(itertools.islice(chunks, SEND_CHUNK)):
+                rows, keyed = [], False
+                for one in chunk:
+                    if not isinstance(one, tuple | list) or len(one) not in (2, 3):
+                        raise ConfigError(
+                            "send_many takes (payload, object_id) pairs, and (payload, object_id, "
+                            f"unique_key) triples; got {one!r:.80}"
+                        )
+                    key = one[2] if len(one) == 3 else None
+                    by = Unique() if key is None else rule
+                    row = row_of(tables, topic, one[0], one[1], seconds, at, rank, key, by, job_id)
+                    rows.append(row)
+                    keyed |= key is not None
+                if rule != Unique() and not (keyed or count):
+                    raise ConfigError(
+                        "unique and on_duplicate are about unique keys, and no message has one; "
+                        "send (payload, object_id, unique_key) triples"
+                    )
+                sending.carry(rows, tables.max_headers)
+                if keyed:
+                    store.send_all(
+                        connection, tables, [Outgoing(row, rule.on_duplicate) for row in rows]
+                    )
+                else:
+                    store.insert_many(connection, tables, rows)
+                count += len(rows)
             sending.sent(count=count)
         if count:
             self._sent(conn, connection)
@@ -545,48 +549,6 @@ class App(Declaring):
         with transaction() as own:
             job_id = open_job(own, tables, name, on_complete, on_dead, opened_by)
         return Job(job_id, name, tables, transaction, of_its_own=connection is None)
-
-    def _send_chunks(
-        self,
-        connection: Connection,
-        tables: Tables,
-        topic: str,
-        chunks: Iterator[tuple[Any, ...]],
-        seconds: float | None,
-        at: datetime | None,
-        rank: int | None,
-        rule: Unique,
-        job_id: int | None,
-        sending: Sending,
-    ) -> int:
-        count = 0
-        while chunk := list(itertools.islice(chunks, SEND_CHUNK)):
-            rows, keyed = [], False
-            for one in chunk:
-                if not isinstance(one, tuple | list) or len(one) not in (2, 3):
-                    raise ConfigError(
-                        "send_many takes (payload, object_id) pairs, and (payload, object_id, "
-                        f"unique_key) triples; got {one!r:.80}"
-                    )
-                key = one[2] if len(one) == 3 else None
-                by = Unique() if key is None else rule
-                row = row_of(tables, topic, one[0], one[1], seconds, at, rank, key, by, job_id)
-                rows.append(row)
-                keyed |= key is not None
-            if rule != Unique() and not (keyed or count):
-                raise ConfigError(
-                    "unique and on_duplicate are about unique keys, and no message has one; send "
-                    "(payload, object_id, unique_key) triples"
-                )
-            sending.carry_all(rows, tables.max_headers)
-            if keyed:
-                store.send_all(
-                    connection, tables, [Outgoing(row, rule.on_duplicate) for row in rows]
-                )
-            else:
-                store.insert_many(connection, tables, rows)
-            count += len(rows)
-        return count
 
     def _refuse_topic(self, tables: Tables, topic: object) -> None:
         """Raise ConfigError if a handler here would never get its messages of this topic."""
@@ -761,7 +723,13 @@ class App(Declaring):
         if max_concurrent is not None:
             whole("max_concurrent", max_concurrent, 1, MAX_THREADS)
         if job is not None:
-            scope = self._of_job(job, scope)
+            from msgworker.coordination.centres import OneJob
+
+            if scope is not None:
+                raise ConfigError(
+                    f"a drain of a job looks for its messages alone: leave out {scope!r}"
+                )
+            scope = OneJob(job)
         most = 1 if overlap == "skip" else (max_concurrent or MAX_THREADS)
         here = os.getpid()
         with self._lock:
@@ -785,22 +753,6 @@ class App(Declaring):
                     self._workers.discard(worker)
             with self._lock:
                 self._drains[here] -= 1
-
-    def _of_job(self, job: Job | int, scope: Scope | None) -> Scope:
-        from msgworker.coordination.centres import OneJob
-
-        if scope is not None:
-            raise ConfigError(f"a drain of a job looks for its messages alone: leave out {scope!r}")
-        return OneJob(job)
-
-    def _check_job(self, tables: Tables, scope: Any) -> None:
-        from msgworker.queries import jobs
-
-        refuse_jobs(tables)
-        with db.connecting(self._own) as conn:
-            found = jobs.show(conn, tables, scope.job_id, most=1)
-        if found is None:
-            raise ConfigError(f"there is no job {scope.job_id} of table {self.table.name}")
 
     def _chosen(self, topics: Iterable[str] | None) -> frozenset[str] | None:
         registered = self._registry.topics()
@@ -828,18 +780,17 @@ class App(Declaring):
         scope.check(self.table)
         return None if scope.role is None else scope
 
-    def _setup(
-        self,
-        topics: frozenset[str] | None,
-        *,
-        chosen: bool = False,
-        scope: Scope | None = None,
-        loop: AbstractEventLoop | None = None,
-        threads: int = 1,
-    ) -> Setup:
+    def _setup(self, topics: frozenset[str] | None, *, scope: Any = None, **how: Any) -> Setup:
+        """how: as of `_new_setup`."""
         tables = self._known.checked()
         if scope is not None and scope.role == "job_id":
-            self._check_job(tables, scope)
+            from msgworker.queries import jobs
+
+            refuse_jobs(tables)
+            with db.connecting(self._own) as conn:
+                found = jobs.show(conn, tables, scope.job_id, most=1)
+            if found is None:
+                raise ConfigError(f"there is no job {scope.job_id} of table {self.table.name}")
         elif scope is not None:
             self._known.check_slices(repr(scope), str(scope.role))
         if self.settings.foreign_stale_after is not None and not tables.has("claimed_by"):
@@ -848,9 +799,7 @@ class App(Declaring):
                 f"{self.table.name}: without it messages of msgworker look like foreign ones"
             )
         self._known.check_fit()
-        return self._new_setup(
-            *(self._by_rule(), topics), chosen=chosen, scope=scope, loop=loop, threads=threads
-        )
+        return self._new_setup(self._by_rule(), topics, scope=scope, **how)
 
     def _new_setup(
         self,

@@ -256,7 +256,8 @@ def _jsonable(value: Any, place: str) -> Any:
         if not (value.is_finite() if isinstance(value, Decimal) else math.isfinite(value)):
             raise PayloadError(f"{_cut_place(place)} is {value}, which JSON does not have")
         return str(value) if isinstance(value, Decimal) else float(value)
-    if isinstance(value, datetime | time) and _odd_offset(value):
+    offset = value.utcoffset() if isinstance(value, datetime | time) else None
+    if offset is not None and offset.total_seconds() % 60 != 0:
         raise PayloadError(
             f"{_cut_place(place)} has a UTC offset with seconds, {value.isoformat()}, which ISO "
             "8601 does not have; convert it to UTC"
@@ -299,21 +300,17 @@ def _plain(value: Any) -> Any:
 def _object(value: dict[Any, Any], place: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, item in value.items():
-        text = _key(key, place)
+        text = key.value if isinstance(key, Enum) else key
+        if not isinstance(text, str):
+            raise PayloadError(
+                f"{_cut_place(place)} has the key {key!r:.80} of type {type(key).__name__}; the "
+                "keys of JSON are texts, so its type would be lost. Use a text, or a list of pairs"
+            )
+        text = str.__str__(text)
         if text in found:  # a member of an Enum, and its value
             raise PayloadError(f"{_cut_place(place)} has the key {text!r:.80} twice")
         found[text] = _jsonable(item, f"{place}.{text:.50}")
     return found
-
-
-def _key(key: Any, place: str) -> str:
-    text = key.value if isinstance(key, Enum) else key
-    if not isinstance(text, str):
-        raise PayloadError(
-            f"{_cut_place(place)} has the key {key!r:.80} of type {type(key).__name__}; the keys "
-            "of JSON are texts, so its type would be lost. Use a text, or a list of pairs"
-        )
-    return str.__str__(text)
 
 
 def _in_order(items: list[Any]) -> list[Any]:
@@ -322,11 +319,6 @@ def _in_order(items: list[Any]) -> list[Any]:
         return sorted(items)
     except TypeError:
         return items
-
-
-def _odd_offset(value: datetime | time) -> bool:
-    offset = value.utcoffset()
-    return offset is not None and offset.total_seconds() % 60 != 0
 
 
 def _of_pydantic(value: Any, place: str) -> Any:
@@ -345,7 +337,9 @@ def _of_pydantic(value: Any, place: str) -> Any:
 def clean(text: str, most: int = 2000) -> str:
     """Text that every database can store: no NUL or half surrogate, at most `most` UTF-8 bytes."""
     raw = text[: most + 1].replace("\x00", "\\0").encode("utf-8", "replace")
-    return _cut(raw, most)
+    if len(raw) <= most:
+        return raw.decode("utf-8", "ignore")
+    return raw[: most - 3].decode("utf-8", "ignore") + "..."
 
 
 def fitting(text: str, codec: str) -> str:
@@ -419,9 +413,3 @@ def is_text(value: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _cut(raw: bytes, most: int) -> str:
-    if len(raw) <= most:
-        return raw.decode("utf-8", "ignore")
-    return raw[: most - 3].decode("utf-8", "ignore") + "..."

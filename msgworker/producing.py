@@ -375,11 +375,7 @@ class Borrowed:
 
 def is_session(target: object) -> TypeGuard[Session]:
     """Whether it is a Session of the ORM, checked without importing the ORM."""
-    return _is_of_orm(target, "Session")
-
-
-def _is_of_orm(target: object, name: str) -> bool:
-    return db.is_a(target, "sqlalchemy.orm", name)
+    return db.is_a(target, "sqlalchemy.orm", "Session")
 
 
 def _is_async(target: object) -> bool:
@@ -406,7 +402,7 @@ def connection_of(target: object, engine: sa.Engine | None = None) -> Connection
     another database than that of `engine`."""
     if isinstance(target, Borrowed):
         return cast(Connection, target)
-    if _is_of_orm(target, "scoped_session"):
+    if db.is_a(target, "sqlalchemy.orm", "scoped_session"):
         target = cast("scoped_session[Session]", target)()
     found = target.connection() if is_session(target) else target
     if not isinstance(found, Connection):

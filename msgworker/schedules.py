@@ -99,32 +99,38 @@ class Schedules:
     def declare(
         self,
         when: ticks.When,
-        *,
-        name: str | None,
         topic: str | None,
+        object_id: Any,
+        payload: Any,
+        name: str | None,
+        catch_up: Any,
+        overlap: Any,
         handlers: Handlers,
-        add_handler: Callable[[str, Callable[..., Any]], None],
-        **rest: Any,
+        add_handler: Callable[[str, Callable[..., Any], dict[str, Any]], None],
     ) -> Callable[[F], F]:
         """See `App.every`."""
-        if topic is not None:
-            self.add(schedule(when, name=name or topic, topic=topic, **rest))
-            given = topic
 
-            def beneath(fn: F) -> F:
-                _handle(given, fn, handlers, add_handler)
-                return fn
+        def made(topic: str) -> Schedule:
+            return schedule(
+                when, name=name or topic, topic=topic, object_id=object_id, payload=payload,
+                catch_up=catch_up, overlap=overlap,
+            )  # fmt: skip
 
-            return beneath
         number = next(self._number)
-        self._unplaced[number] = f"a schedule ({when.text})"
+        if topic is None:
+            self._unplaced[number] = f"a schedule ({when.text})"
+        else:
+            self.add(made(topic))
 
         def above(fn: F) -> F:
-            own = _topic_of(fn, handlers)
-            made = schedule(when, name=name or own, topic=own, **rest)
-            _handle(own, fn, handlers, add_handler)
-            self.add(made)
-            self._unplaced.pop(number, None)
+            of = _topic_of(fn, handlers) if topic is None else topic
+            own = made(of) if topic is None else None
+            there = handlers.get(of)
+            if there is None or there.fn is not fn:
+                add_handler(of, fn, {})
+            if own is not None:
+                self.add(own)
+                self._unplaced.pop(number, None)
             return fn
 
         return above
@@ -147,18 +153,6 @@ def _topic_of(fn: Callable[..., Any], handlers: Handlers) -> str:
             )
         raise HandlerError(f"the function below a schedule {what}; give topic=...")
     return name
-
-
-def _handle(
-    topic: str,
-    fn: Callable[..., Any],
-    handlers: Handlers,
-    add_handler: Callable[[str, Callable[..., Any]], None],
-) -> None:
-    """Make the function the handler of the topic, unless it is already."""
-    there = handlers.get(topic)
-    if there is None or there.fn is not fn:
-        add_handler(topic, fn)
 
 
 def schedule(

@@ -38,11 +38,8 @@ class Sending:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         pass
 
-    def carry(self, row: dict[str, Any], most: int) -> None:
-        """Add headers of at most `most` characters to the values of a new row."""
-
-    def carry_all(self, rows: Sequence[dict[str, Any]], most: int) -> None:
-        """The same for several."""
+    def carry(self, rows: Sequence[dict[str, Any]], most: int) -> None:
+        """Add headers of at most `most` characters to the values of new rows."""
 
     def sent(self, *, msg_id: Any = None, count: int | None = None) -> None:
         """This message was sent, or so many."""
@@ -217,10 +214,7 @@ class _Sending(Sending):
             self._tracer.failed(self._span, kind_of(error), "not sent")
         self._span.end()
 
-    def carry(self, row: dict[str, Any], most: int) -> None:
-        self.carry_all((row,), most)
-
-    def carry_all(self, rows: Sequence[dict[str, Any]], most: int) -> None:
+    def carry(self, rows: Sequence[dict[str, Any]], most: int) -> None:
         headers = None if self._span is None else self._tracer.headers(self._span, most)
         if headers is not None:
             for row in rows:

@@ -239,14 +239,14 @@ class Counting:
         subscribers: dict[type[events.Event], Callable[[Any], None]] = {
             events.InstanceStarted: self._started,
             events.InstanceStopped: self._stopped,
-            events.Claimed: self._claimed,
-            events.Looked: self._looked,
+            events.Claimed: lambda e: self._add_both(OFFERED, e.offered, WON, len(e.messages)),
+            events.Looked: lambda e: self._add_both(LOOKS, 1, WASTED, not e.won),
             events.Settled: self._settled,
             **{kind: self._outcome(word) for kind, word in OUTCOMES.items()},
             events.FellBack: lambda _: self._add(ALONE),
             events.Renewed: self._renewed,
             events.LeaseLost: self._lease_lost,
-            events.Recovered: self._recovered,
+            events.Recovered: lambda e: self._add_both(RECOVERIES, 1, RECOVERED, e.messages),
             events.OutageBegan: self._outage,
             events.OutageEnded: lambda event: self._away.discard(event.instance),
             events.ScheduleFired: lambda e: self._add(TICKS, (e.name,), len(e.ticks)),
@@ -329,6 +329,11 @@ class Counting:
         with self._lock:
             self._count(metric, labels, by)
 
+    def _add_both(self, one: Metric, by: float, other: Metric, by_other: float) -> None:
+        with self._lock:
+            self._count(one, (), by)
+            self._count(other, (), by_other)
+
     def _settled(self, event: events.Settled) -> None:
         with self._lock:
             if event.written:
@@ -346,17 +351,6 @@ class Counting:
                 self._spans(topic, getattr(event, "span", None))
 
         return count
-
-    def _claimed(self, event: events.Claimed) -> None:
-        with self._lock:
-            self._count(OFFERED, (), event.offered)
-            self._count(WON, (), len(event.messages))
-
-    def _looked(self, event: events.Looked) -> None:
-        with self._lock:
-            self._count(LOOKS, (), 1.0)
-            if not event.won:
-                self._count(WASTED, (), 1.0)
 
     def _started(self, event: events.InstanceStarted) -> None:
         with self._lock:
@@ -379,11 +373,6 @@ class Counting:
             self._away.discard(event.instance)
             if event.instance in self._threads:
                 self._threads[event.now] = self._threads.pop(event.instance)
-
-    def _recovered(self, event: events.Recovered) -> None:
-        with self._lock:
-            self._count(RECOVERIES, (), 1.0)
-            self._count(RECOVERED, (), event.messages)
 
     def _outage(self, event: events.OutageBegan) -> None:
         with self._lock:

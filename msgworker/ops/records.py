@@ -221,7 +221,7 @@ class Scheduling(Writing):
         def act(conn: Connection, t: Tables, row: Stored, now: datetime) -> bool:
             (values,) = schedules_store.rows_of(t, row, [now])
             with self._tracer.sending(row.topic) as sending:
-                sending.carry(values, t.max_headers)
+                sending.carry((values,), t.max_headers)
                 sent[:] = [schedules_store.send_now(conn, t, row, values)]
                 sending.sent(msg_id=sent[0])
             return True

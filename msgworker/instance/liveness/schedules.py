@@ -166,7 +166,7 @@ class Timer(Role):
         with setup.tracer.sending(row.topic) as sending, self.link.transaction() as conn:
             one_waits = row.catch_up == "one" and row.object_id is not None and bool(rows)
             skips = one_waits and store.waits(conn, setup.tables, row)
-            sending.carry_all(rows, setup.tables.max_headers)
+            sending.carry(rows, setup.tables.max_headers)
             found = store.fire(
                 *(conn, setup.tables, row, rows, due.ticks),
                 next_at=due.next_at,

@@ -268,7 +268,7 @@ class Context:
         refuse_topic(tables, topic)
         with self._setup.tracer.sending(topic) as sending:
             message = outgoing(tables, topic, *what, **options)
-            sending.carry(message.row, tables.max_headers)
+            sending.carry((message.row,), tables.max_headers)
         return message
 
     def _job_of(self, msg_id: Any, job: Any) -> int | None:
