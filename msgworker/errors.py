@@ -34,6 +34,7 @@ from datetime import timedelta
 from itertools import islice
 from typing import Any
 
+from msgworker.commands import proposed
 from msgworker.counted import plural
 
 RETRY_LATER_SECONDS = 60.0
@@ -84,6 +85,9 @@ class MsgworkerError(Exception):
     """Base class of all errors of this library."""
 
     exit_code = ExitCode.REFUSED
+
+    def __str__(self) -> str:
+        return proposed(super().__str__())
 
 
 class ConfigError(MsgworkerError, ValueError):

@@ -13,6 +13,7 @@ import traceback
 from enum import StrEnum
 from typing import Any
 
+from msgworker.commands import proposed
 from msgworker.payload import shown, without_url_secrets
 
 FACTS = ("object_id", "topic")
@@ -82,7 +83,7 @@ class _OneLine(logging.Filter):
                 setattr(record, name, shown(value, MOST))
         if not self._facts_only:
             text = record.getMessage()
-            safe = without_url_secrets(text)
+            safe = proposed(without_url_secrets(text))
             if safe != text or not text.isprintable():
                 record.msg, record.args = shown(safe, MOST), None
             if isinstance(record.exc_info, tuple) and record.exc_info[1] is not None:

@@ -26,7 +26,6 @@ from msgworker.cli.output import (
     print_text,
     print_with_name,
     print_with_text,
-    proposing,
     safe,
     since,
     styled,
@@ -261,7 +260,7 @@ def _lane_what(one: LaneInfo) -> str:
     head = one.head
     if one.reason in BLOCKED and head.status is not State.DEAD:
         told = what(head) if head.status is not State.PROCESSING else ""
-        return "; ".join(part for part in (proposing(one.why or ""), told) if part)
+        return "; ".join(part for part in (one.why, told) if part)
     if one.started is None:
         return what(head)
     if one.started:
@@ -373,7 +372,8 @@ def status(call: Call, dead_unacknowledged: bool) -> int:
         if number := sum(getattr(count, name) for count in counts):
             note(f"{that_hold_up(f'{number:,}', held)}: `msgworker {command}`")
     if not dead_unacknowledged and dead > known and to_terminal():
-        note("dead messages wait for an operator: `msgworker failures`, then `msgworker rerun`")
+        then = "`msgworker rerun --group HEX`"
+        note(f"dead messages wait for an operator: `msgworker failures`, then {then}")
     if code:
         note(f"{plural(dead - known, 'dead message')} not acknowledged: `msgworker failures`")
     return code

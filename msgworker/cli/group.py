@@ -15,8 +15,9 @@ import click
 from click.core import ParameterSource
 
 from msgworker import __version__
-from msgworker.cli.output import PROPOSED, Usage, exit_code_of, ours, print_error, sentence, visible
+from msgworker.cli.output import Usage, exit_code_of, ours, print_error, sentence, visible
 from msgworker.cli.streams import ClosedPipe, Streams, standard_streams
+from msgworker.commands import NEED_APP, Started, proposed, started
 from msgworker.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -65,10 +66,7 @@ COMMANDS = {
     "config": ("web", "List every setting with its value and origin."),
 }
 """Summaries fit into a line of 80 characters beside the longest name."""
-NEED_APP = ("run", "drain")
-WITH_LOCKS = (*NEED_APP, "web", "locks", "partitions", "deal", "config")
 METAVAR = "PKG.MODULE:APP"
-APP_EXAMPLE = "pkg.module:app"
 _URL = re.compile(r"[A-Za-z][\w+.-]*://.*", re.S)
 
 
@@ -76,47 +74,19 @@ def takes_app(command: click.Command) -> bool:
     return any(param.name == "app_ref" for param in command.params)
 
 
-def takes(name: str, option: str) -> bool:
-    """Whether a command has an option that says what it acts on. A thread of an instance may ask:
-    no command is imported for that."""
-    if name not in COMMANDS or name == "demo":
-        return False
-    if option == "locks":
-        return name in WITH_LOCKS
-    anywhere = option in ("app_ref", "config_file")
-    return anywhere or (name not in NEED_APP and (name, option) != ("ddl", "url"))
-
-
 @dataclass(slots=True)
-class Invocation:
-    """One call of the program, for error handling and for the commands that its output proposes.
-    `ctx.obj` of every command.
+class Invocation(Started):
+    """One call of the program. `ctx.obj` of every command.
 
     secrets: texts that must not be shown, collected when a URL is read.
     engine: the database in use, once it is known.
     streams: its stdout and stderr.
-    program, brought: how it was called, and the App that this brings by itself (Django).
-    given: the options of this command line that say which App and database, by their names.
     """
 
     debug: bool = False
     secrets: set[str] = field(default_factory=set)
     engine: sa.Engine | None = None
     streams: Streams = field(default_factory=Streams)
-    program: str = "msgworker"
-    brought: str | None = None
-    given: dict[str, str] = field(default_factory=dict)
-
-    def command(self, words: str) -> str:
-        """A command to propose, such as "jobs show 5", as it acts on what this call acts on."""
-        name, _, rest = words.partition(" ")
-        app = self.given.get("app_ref", APP_EXAMPLE if name in NEED_APP else None)
-        told = [app] if app is not None and app != self.brought and takes(name, "app_ref") else []
-        for option, value in self.given.items():
-            if option != "app_ref" and takes(name, option):
-                flag = f"--{option.removesuffix('_file').replace('_', '-')}"
-                told += [flag, visible(shlex.quote(value))]
-        return " ".join(part for part in (self.program, name, *told, rest) if part)
 
     def again(self, ctx: click.Context, **other: Any) -> str:
         """The command of this call, to propose: with all its options, and with others."""
@@ -129,10 +99,6 @@ class Invocation:
                 words += [param.opts[0]] if isinstance(param, click.Option) else []
                 words += [] if value is True else [shlex.quote(str(value))]
         return self.command(visible(" ".join(words)))
-
-    def proposes(self, text: str) -> str:
-        """The text, in which each command in backticks is such a one."""
-        return PROPOSED.sub(lambda found: f"`{self.command(found[1])}`", text)
 
 
 # --- The App as an argument: `msgworker show crm:app 42` is `msgworker show --app=crm:app 42`.
@@ -250,8 +216,8 @@ class Main(click.Group):
         extra.pop("standalone_mode", None)
         how = {"program": prog_name or "msgworker", "brought": extra.pop("brought", None)}
         given = list(sys.argv[1:] if args is None else args)
-        with standard_streams() as streams:
-            code = self._code(given, Invocation(streams=streams, **how), extra)
+        with standard_streams() as streams, started(call := Invocation(streams=streams, **how)):
+            code = self._code(given, call, extra)
             if streams.output_is_lost():
                 code = code or ExitCode.OUTPUT
         sys.exit(code)
@@ -274,7 +240,7 @@ class Main(click.Group):
             if call.debug:
                 _traceback(error, call)
             error = ours(error, call.engine)
-            print_error(call.proposes(sentence(error, call.debug)), call.secrets)
+            print_error(proposed(sentence(error, call.debug)), call.secrets)
             code = exit_code_of(error)
         return ExitCode.USAGE if alone and not code else code if isinstance(code, int) else 0
 

@@ -19,7 +19,6 @@ from msgworker.cli.output import (
     Usage,
     again,
     age,
-    command,
     confirm,
     note,
     print_json,
@@ -30,6 +29,7 @@ from msgworker.cli.output import (
     when,
 )
 from msgworker.cli.rerun import as_json_of, print_act, print_result
+from msgworker.commands import command
 from msgworker.config import SETTINGS, id_of, nearest
 from msgworker.counted import many, plural
 from msgworker.errors import ConfigError, ExitCode

@@ -38,8 +38,7 @@ SHORT_TRACE = 2000
 class Lines(logging.Formatter):
     """Formats a record as one line, text or JSON; in text the traceback of a warning follows.
 
-    program: whose secrets are left out, and which says how commands in it are called. dated: a
-    line of text has the day, too.
+    program: whose secrets are left out. dated: a line of text has the day, too.
     """
 
     def __init__(self, form: str, program: Invocation, *, dated: bool = True) -> None:
@@ -50,7 +49,7 @@ class Lines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         facts = {name: getattr(record, name) for name in FACTS if hasattr(record, name)}
-        text = self._program.proposes(self._without(record.getMessage()))
+        text = self._without(record.getMessage())
         write = self._as_json if self._json else self._as_text
         return write(record, text, facts)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Callable
@@ -16,8 +17,9 @@ import sqlalchemy as sa
 
 from msgworker import App, db
 from msgworker.cli import logs
-from msgworker.cli.group import APP_EXAMPLE, METAVAR, Invocation, debug_option, is_reference
-from msgworker.cli.output import Usage
+from msgworker.cli.group import METAVAR, Invocation, debug_option, is_reference
+from msgworker.cli.output import Usage, visible
+from msgworker.commands import command
 from msgworker.config import SETTINGS, Configuration, flag_of, load
 from msgworker.errors import MsgworkerError, SchemaError
 from msgworker.instance.running.traceback import library_of
@@ -54,6 +56,10 @@ class Call:
         chosen = {name: given.pop(name) for name in list(given) if name in SETTINGS}
         self.chosen = {name: None if value == () else value for name, value in chosen.items()}
         self.own = given
+
+    def note(self, name: str, value: str) -> None:
+        """The commands that this call proposes have this option, too."""
+        _keep(self.program, name, value)
 
     @functools.cached_property
     def conf(self) -> Configuration:
@@ -103,7 +109,7 @@ class Call:
     def needed_ref(self) -> str:
         """--app of a command that requires one; raises Usage."""
         if self.app_ref is None:
-            raise Usage(f"name an App: msgworker {self.ctx.info_name} {APP_EXAMPLE}")
+            raise Usage(f"name an App: {command(str(self.ctx.info_name))}")
         return self.app_ref
 
     def need_reason(self) -> None:
@@ -163,8 +169,12 @@ def _place(error: BaseException) -> str:
 def keep_given(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     """Callback of the options that are repeated in the commands that this call proposes."""
     if value is not None and isinstance(ctx.obj, Invocation):
-        ctx.obj.given[str(param.name)] = _masked(str(param.name), value)
+        _keep(ctx.obj, str(param.name), value)
     return value
+
+
+def _keep(program: Invocation, name: str, value: str) -> None:
+    program.given[name] = visible(shlex.quote(_masked(name, value)))
 
 
 def _masked(name: str, value: str) -> str:
@@ -223,13 +233,13 @@ def common(fn: Callable[..., Any]) -> Any:
 
     @click.pass_context
     @functools.wraps(fn)
-    def command(ctx: click.Context, /, **given: Any) -> Any:
+    def called(ctx: click.Context, /, **given: Any) -> Any:
         call = Call(ctx, given)
         return fn(call, **call.own)
 
     text = "Read this file instead of ./msgworker.toml."
     config = click.option("--config", CONFIG_FILE, metavar="FILE", callback=keep_given, help=text)
-    return options(config, flags("log_level", "log_format"), debug_option)(command)
+    return options(config, flags("log_level", "log_format"), debug_option)(called)
 
 
 app_option = click.option(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from msgworker.commands import proposed
 from msgworker.errors import ExitCode, MsgworkerError, PayloadError
 
 if TYPE_CHECKING:
@@ -132,26 +133,10 @@ def wrapped(text: str, width: int | None, *, first: str = "", rest: str = "") ->
     return [one.rstrip() for one in [*lines, line]]
 
 
-# --- The commands that a text proposes: they act on what this call acts on.
-
-PROPOSED = re.compile(r"`msgworker (?![^`]*--help)([a-z][a-z-]*(?: [^`]*)?)`")
-
-
-def command(words: str) -> str:
-    """A command to propose: "jobs show 5" is "msgworker jobs crm:app show 5"; see `Invocation`."""
-    ctx = click.get_current_context(silent=True)
-    return f"msgworker {words}" if ctx is None else str(ctx.obj.command(words))
-
-
 def again(**other: Any) -> str:
     """The command of this call to propose, with all its options, and others, such as after=5."""
     ctx = click.get_current_context()
     return str(ctx.obj.again(ctx, **other))
-
-
-def proposing(text: str) -> str:
-    """A text of ours, with each command that stands in it in backticks as `command` has it."""
-    return PROPOSED.sub(lambda found: f"`{command(found[1])}`", text)
 
 
 # --- Errors: one line of text and an exit code (`errors.ExitCode`).
@@ -231,7 +216,7 @@ def print_error(text: str, secrets: Collection[str] = ()) -> None:
 
 def note(text: str) -> None:
     """A note on stderr, separate from the data; wrapped on a terminal."""
-    _echo(visible(proposing(text)))
+    _echo(visible(proposed(text)))
 
 
 def _echo(text: str) -> None:
@@ -260,7 +245,7 @@ def _json_line(line: str) -> str:
 
 def print_text(text: str, *, first: str = "", rest: str = "") -> None:
     """Print an already safe text of ours on stdout: wrapped on a terminal, one line in a pipe."""
-    _print_wrapped(proposing(text), first, rest)
+    _print_wrapped(proposed(text), first, rest)
 
 
 def _print_wrapped(text: str, first: str, rest: str) -> None:

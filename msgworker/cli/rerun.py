@@ -31,13 +31,13 @@ from msgworker.cli.output import (
     NothingMatched,
     Usage,
     again,
-    command,
     confirm,
     note,
     print_json,
     safe,
 )
 from msgworker.cli.show import as_dict, instant_of
+from msgworker.commands import command
 from msgworker.config import id_of
 from msgworker.counted import plural
 from msgworker.ops.call import ADVICE, OnProgress, Progress, Repaired
@@ -221,7 +221,7 @@ def print_result(
             click.echo(f"  ... and {done.changed - len(done.sample):,} more")
     elif done.requested:
         click.echo(f"{word} {done.changed - done.requested:,}, requested {done.requested:,}")
-        note("running ones end when their handlers do; `msgworker explain` says more")
+        note("running ones end when their handlers do; `msgworker explain ID` says more")
     else:
         click.echo(f"{word} {done.changed:,}")
     _print_skips(done)

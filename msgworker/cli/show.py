@@ -27,7 +27,6 @@ from msgworker.cli.output import (
     again,
     age,
     ago,
-    command,
     note,
     print_block,
     print_json,
@@ -38,6 +37,7 @@ from msgworker.cli.output import (
     styled,
     when,
 )
+from msgworker.commands import command
 from msgworker.config import id_of
 from msgworker.config.values import YEAR_SECONDS, duration_or_instant
 from msgworker.counted import plural

@@ -14,7 +14,6 @@ from msgworker.cli.output import (
     NothingMatched,
     Usage,
     age,
-    command,
     note,
     print_list,
     print_with_text,
@@ -23,6 +22,7 @@ from msgworker.cli.output import (
     when,
 )
 from msgworker.cli.rerun import carry_out, long_work, operation_of, print_act, print_result, rate_of
+from msgworker.commands import command
 from msgworker.config.values import duration_or_instant, nearest
 from msgworker.errors import ConfigError
 from msgworker.ops.call import Repaired

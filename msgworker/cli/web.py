@@ -10,7 +10,7 @@ import click
 
 from msgworker import App, db
 from msgworker.app import origins_of, settings_of
-from msgworker.cli.options import Call, app_option, as_json, common, flags, target
+from msgworker.cli.options import CONFIG_FILE, Call, app_option, as_json, common, flags, target
 from msgworker.cli.output import Column, Usage, print_list
 from msgworker.config import SETTINGS, Configuration, load, setting_text
 from msgworker.coordination.centres import check_centre, masked_centre
@@ -50,6 +50,7 @@ def web(call: Call) -> int:
     """
     call.log_level = "info"
     app, conf = call.app, call.conf
+    _note_origin(call)
     from msgworker.web import need
 
     need("uvicorn")
@@ -61,6 +62,16 @@ def web(call: Call) -> int:
     log.info("the dashboard is at %s", place, extra={"event": Said.WEB_STARTED})
     serving.serve(dashboard, listener)
     return 0
+
+
+def _note_origin(call: Call) -> None:
+    """Commands on pages are run in other shells, in another folder and without our variables."""
+    for name in ("url", "table", "on_dead", "max_tries") if call.app_ref is None else ():
+        origin = call.conf.origins[name]
+        if origin == "msgworker.toml":
+            call.note(CONFIG_FILE, os.path.abspath(origin))
+        elif origin.startswith("environment"):
+            call.note(name, str(call.conf[name]))
 
 
 # --- `config`: each setting, its value, and where it came from.
@@ -127,13 +138,13 @@ def demo(call: Call, web: bool) -> int:
     """Handle real purchases on embedded SQLite: several instances, failures, one killed process."""
     if call.chosen["web_port"] is not None and not web:
         raise Usage("--port is the dashboard's: give --web too")
-    conf = call.conf
+    _ = call.conf  # the log
     from msgworker.demo.run import run
 
-    return with_dashboard(conf["web_port"]) if web else run()
+    return with_dashboard(call) if web else run()
 
 
-def with_dashboard(port: int) -> int:
+def with_dashboard(call: Call) -> int:
     """Run the demonstration, then serve its dashboard to this machine; who is there may act: the
     table is a toy. Raises ConfigError before the work begins if it could not be served."""
     from msgworker.web import need
@@ -142,10 +153,11 @@ def with_dashboard(port: int) -> int:
     from msgworker.demo.run import run
     from msgworker.web import serving
 
-    with serving.listening(HOST, port) as listener:
+    with serving.listening(HOST, call.conf["web_port"]) as listener:
         place = serving.address(listener, None)
 
         def serve(app: App) -> None:
+            call.note("url", str(app.engine.url))
             click.echo(f"\nThe dashboard is at {place}. Ctrl-C ends it and removes the database.")
             made = app.web(actions=True, label="demo", allowed_hosts=[place.split("/")[2]])
             serving.serve(made, listener)

@@ -3,6 +3,7 @@ what is recorded beside the messages: the rule, schedules, and the slices of ins
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -63,7 +64,7 @@ def held(p: Subject) -> Iterator[Finding]:
         text = (
             f"{plural(count, 'message')} in the hands of the dead ({dead[0].instance_id}, say), "
             "and no instance lives: start one, which gives them back, or "
-            f"`msgworker release {dead[0].instance_id}`"
+            f"`msgworker release {shlex.quote(str(dead[0].instance_id))}`"
         )
         found.append(advised("held", text))
     yield from found or [fine("held", "every processing message belongs to a live instance")]
@@ -419,7 +420,7 @@ def schedules(p: Subject) -> list[Finding]:
     for row in rows:
         if p.declared is not None and row.name not in declared:
             text = f"schedule {row.name} is in the table, and this App does not declare it"
-            fix = f"if no other program does: `msgworker schedules delete {row.name}`"
+            fix = f"if no other program does: `msgworker schedules delete {shlex.quote(row.name)}`"
             found.append(advised("schedules", f"{text}; {fix}"))
     if found or not rows:
         return found
@@ -471,13 +472,14 @@ def unseen(p: Subject) -> Iterator[Finding]:
     flags = {one.scope.get("flag") for one in who}
     if None in flags or not t.has("instance_type"):  # an instance looks at all of them
         return
+    types = shlex.join(sorted(map(str, flags)))
     if shards.open_in(p.conn, t, "instance_type", None):
         text = (
             "messages wait without an instance type, and every live instance handles one type only"
         )
-        yield advised("scopes", f"{text}: run `msgworker deal {' '.join(sorted(map(str, flags)))}`")
+        yield advised("scopes", f"{text}: run `msgworker deal {types}`")
     known = shards.open_values(p.conn, t, "instance_type")
     others = sorted(known - flags)
     if others:
         text = f"messages wait whose instance type no live instance has: {', '.join(others[:10])}"
-        yield advised("scopes", f"{text}; `msgworker deal` deals them again")
+        yield advised("scopes", f"{text}; `msgworker deal {types}` deals them again")

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Engine, Inspector
 from sqlalchemy.schema import CreateIndex
 
 from msgworker import db
+from msgworker.commands import proposed
 from msgworker.counted import plural
 from msgworker.db import CreateTable, Database
 from msgworker.errors import SchemaError
@@ -83,11 +84,11 @@ class Finding:
 
 
 def needed(check: str, text: str, *fix: str, detail: str | None = None) -> Finding:
-    return Finding(check, Severity.NEEDED, text, fix, detail)
+    return Finding(check, Severity.NEEDED, proposed(text), fix, detail)
 
 
 def advised(check: str, text: str, *fix: str, detail: str | None = None) -> Finding:
-    return Finding(check, Severity.ADVISED, text, fix, detail)
+    return Finding(check, Severity.ADVISED, proposed(text), fix, detail)
 
 
 def found_by(faults: Iterable[Fault]) -> list[Finding]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from shlex import quote
 
 from msgworker.counted import plural
 from msgworker.db import Trouble, connecting, outage_pause, trouble
@@ -232,7 +233,7 @@ def complaints(report: Report, found: Left) -> Iterator[str]:
         when = round(found.next_seconds or 0.0) if retry else math.ceil(found.lease_seconds or 0.0)
         text = say.format(id=one.msg_id, why=one.text, when=when)
         if waits is Waits.NOBODY and one.claimed_by is not None:
-            text += f"; the next drain does, or `msgworker release {one.claimed_by}`"
+            text += f"; the next drain does, or `msgworker release {quote(one.claimed_by)}`"
         if one.beside:
             text += f"; {one.beside}"
         yield f"{plural(count, 'message')} left {text}"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
+from msgworker.commands import proposed
 from msgworker.config import number
 from msgworker.errors import ConfigError
 from msgworker.queries.messages import MessageInfo
@@ -106,17 +107,18 @@ class Why(enum.StrEnum):
     FOREIGN = (
         "flagged by a foreign consumer",
         "was flagged by a consumer without a name, which sees no requests",
-        "stop that consumer, give the message back (`release --nobody`), then cancel it",
+        "stop that consumer, give the message back (`msgworker release --nobody --any-age`), then "
+        "cancel it",
     )
     NO_REQUESTS = (
         "running, and requests cannot be recorded",
         "is running, and table msgworker_cancel, for requests to end it, is missing",
-        "run App.create_schema() or `msgworker init-db`, or see `msgworker ddl`",
+        "run App.create_schema() or `msgworker init-db`, or see `msgworker ddl --dialect NAME`",
     )
     REQUESTED = (
         "requested already",
         "is running, and a request to cancel it is recorded already",
-        "`msgworker explain` says whether its instance has seen it",
+        "`msgworker explain ID` says whether its instance has seen it",
     )
     REFUSED = "refused by the database", "cannot be changed: {1}"
     NOT_DEAD = "not dead", "is not dead"
@@ -131,7 +133,7 @@ class Why(enum.StrEnum):
         "done, and so not edited",
         "is done",
         "a done message is not edited: send another one, or rerun it with `msgworker rerun "
-        "--force`",
+        "ID --force`",
     )
     AHEAD = (
         "given up, and its object runs",
@@ -169,7 +171,9 @@ class Skip:
         return f"message {self.msg_id} {self.why.fact.format(self.other_id, self.error)}"
 
     def __str__(self) -> str:
-        return f"{self.fact}; {self.why.advice}" if self.why.advice else self.fact
+        if not self.why.advice:
+            return self.fact
+        return proposed(f"{self.fact}; {self.why.advice.replace(' ID', f' {self.msg_id}')}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -493,7 +493,8 @@ class Writing(Looks):
             named = [f"{one.name} ({one.about})" for one in OWN if one.name in needed]
             raise SchemaError(
                 f"table {', '.join(named)} is missing. "
-                "Run App.create_schema() or `msgworker init-db`, or see `msgworker ddl`"
+                "Run App.create_schema() or `msgworker init-db`, or see `msgworker ddl "
+                "--dialect NAME`"
             )
 
     def _tables_with(self, *own: OwnTable) -> Tables:

@@ -254,7 +254,7 @@ class Scheduling(Writing):
         if not self.can_schedule():
             raise SchemaError(
                 "table msgworker_schedule is missing. Run App.create_schema() or `msgworker "
-                "init-db`, or see `msgworker ddl`"
+                "init-db`, or see `msgworker ddl --dialect NAME`"
             )
 
         def once(conn: Connection, t: Tables, name: Any) -> bool:
@@ -318,8 +318,6 @@ def _unwritten(one: Schedule, now: datetime) -> ScheduleInfo:
 
 
 # --- Jobs: list them, seal one, pause one, and cancel one with all its messages.
-
-CANCEL_RERUN = "`cancel` cancels what was rerun of it"
 
 
 class Jobs(Repairs):
@@ -413,9 +411,10 @@ class Jobs(Repairs):
             )
         return done
 
-    def _refuse_completed(self, job_id: int, then: str = CANCEL_RERUN) -> None:
+    def _refuse_completed(self, job_id: int, then: str = "") -> None:
         if self._known_job(job_id).completed_at is not None:
-            raise ConfigError(f"job {job_id} has completed; {then}")
+            ends = f"`msgworker cancel --job {job_id} --reason TEXT` cancels what was rerun of it"
+            raise ConfigError(f"job {job_id} has completed; {then or ends}")
 
     def _on_job(
         self,

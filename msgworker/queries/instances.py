@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from msgworker.commands import command
 from msgworker.db import beginning, bytewise, now_ms, real_instant, whole_number
 from msgworker.payload import shown, text_of
 from msgworker.queries.messages import MessageInfo
@@ -292,7 +294,9 @@ def why_not(
     if "partitions" in kinds:
         told.append(f"no live member owns shard {shard}, as of the last heartbeats")
     if "instance" in kinds and flag is None:
-        told.append("it has no instance type yet: a Dealer (`msgworker deal`) gives it one")
+        types = shlex.join(sorted({str(one.scope["flag"]) for one in who if "flag" in one.scope}))
+        deal = command(f"deal {types}")
+        told.append(f"it has no instance type yet: a Dealer (`{deal}`) gives it one")
     elif "instance" in kinds:
         told.append(f"no live instance has its instance type {flag}; a Dealer deals it again")
     if "job" in kinds:

@@ -295,7 +295,8 @@ def resolve(
     if problems:
         raise SchemaError(
             f"table {spec.name} cannot be used: {'; '.join(problems)}. "
-            "Run App.create_schema(), `msgworker init-db` or `db upgrade`, or see `msgworker ddl`"
+            "Run App.create_schema(), `msgworker init-db` or `msgworker db upgrade`, or see "
+            "`msgworker ddl --dialect NAME`"
         )
     return t
 
@@ -362,7 +363,7 @@ def check_fit(engine: Engine, t: Tables) -> list[str]:
         if why := of_guard(t, t.database.indexes_of(conn, t.message)):
             raise SchemaError(
                 f"table {t.spec.name}: the guard index {t.guard_name} {why}: two messages of one "
-                "object could run at once. Run `msgworker init-db`, or see `doctor`"
+                "object could run at once. Run `msgworker init-db`, or see `msgworker doctor`"
             )
         notes = [fault.text for fault in hidden] + _odd_ids(conn, t)
         notes += [said] if (said := rules.legacy(conn, t)) else []

@@ -131,19 +131,19 @@ def refuse_at_trial(engine: Engine, as_is: Live) -> None:
 LAYOUTS = {
     "versions": (
         "keeps the old versions of its rows, and so allows no index of ours: copy its rows into a "
-        "table that `msgworker ddl` prints. Where the old versions are of no use, `ALTER TABLE ... "
-        "DROP SYSTEM VERSIONING` deletes all of them, for good"
+        "table that `msgworker ddl --dialect NAME` prints. Where the old versions are of no use, "
+        "`ALTER TABLE ... DROP SYSTEM VERSIONING` deletes all of them, for good"
     ),
     "partitions": "has partitions, and no index over all of them that keeps its messages apart",
     "parent": (
         "has partitions, but not by HASH of its objects alone, so that no index over all of them "
-        "keeps two messages of one object apart: copy its rows into a table that `msgworker ddl` "
-        "prints; the archive of a purge may have partitions of any kind"
+        "keeps two messages of one object apart: copy its rows into a table that `msgworker ddl "
+        "--dialect NAME` prints; the archive of a purge may have partitions of any kind"
     ),
     "heirs": (
         "has tables that inherit from it, whose rows no index of its own keeps apart: two messages "
         "of one object could run at once, and two have one id. Copy the rows into a table that "
-        "`msgworker ddl` prints"
+        "`msgworker ddl --dialect NAME` prints"
     ),
     "heir": (
         "is a part of another table (it inherits from it, or is a partition of it), where messages "

@@ -378,8 +378,8 @@ def legacy(conn: Connection, t: Tables, *, untouched: bool = False) -> str | Non
     return (
         f"{'at least ' if total >= COUNTED else ''}{plural(total, 'row')} from before msgworker "
         f"would be handled ({', '.join(said)}; message {min(first for _, first in found.values())} "
-        "first), as soon as an instance has a handler for them: `msgworker discard` those that "
-        "must not be"
+        "first), as soon as an instance has a handler for them: discard those that must not "
+        "be: `msgworker discard ID --reason TEXT`"
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
+from msgworker.commands import command
 from msgworker.db import AnyText, UtcDateTime, fetch, now, utc_of, whole_number
 from msgworker.message import Status
 from msgworker.payload import shown
@@ -214,7 +215,8 @@ def flagged_at(c: Cols) -> ColumnElement[Any]:
 
 def giving_back(*, dated: bool) -> str:
     """The command that gives back messages without an owner. dated: whether all ages are known."""
-    return f"`msgworker release --nobody {'--older-than 1h' if dated else '--any-age'}`"
+    age = "--older-than 1h" if dated else "--any-age"
+    return f"`{command(f'release --nobody {age}')}`"
 
 
 def release(

@@ -24,6 +24,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Scope
 
 from msgworker import __version__, db
+from msgworker.commands import command, proposed
 from msgworker.coordination.centres import LazyCentre
 from msgworker.db import Attempt
 from msgworker.errors import (
@@ -68,6 +69,8 @@ def environment(without: Callable[[str], str]) -> jinja2.Environment:
     made.filters.update(shown.FILTERS)
     made.filters["scrub"] = lambda value: "" if value is None else without(str(value))
     made.filters["safe"] = _no_safe
+    made.filters["proposed"] = proposed
+    made.globals["command"] = command
     return made
 
 

@@ -142,7 +142,7 @@ def test_a_command_on_tables_that_are_too_old_ends_with_4_until_they_are_upgrade
         done = cli("drain", *AT)
         assert (done.exit_code, done.stdout) == (4, "")
         assert "msgworker_try" in done.stderr
-        assert "or `db upgrade`, or" in " ".join(done.stderr.split())
+        assert "or `msgworker db crm:app upgrade`, or" in " ".join(done.stderr.split())
         assert versions(db) == (1, None, NEWEST)
     assert db("upgrade").exit_code == 0
     assert cli("send", "settle", *AT).exit_code == 0

@@ -11,8 +11,9 @@ import click
 import pytest
 
 from msgworker.cli import main
-from msgworker.cli.group import COMMANDS, Invocation, app_as_option, is_reference, takes, takes_app
+from msgworker.cli.group import COMMANDS, app_as_option, is_reference, takes_app
 from msgworker.cli.options import TARGET
+from msgworker.commands import Started, proposed, started, takes
 from msgworker.store import bounded
 from tests.support.programs import LOOKS, WRITES, Cli, dead, sql
 
@@ -345,14 +346,13 @@ def test_a_password_is_in_no_command_that_is_proposed(cli: Cli) -> None:
 
 
 def test_what_takes_an_app_alone_is_proposed_with_one() -> None:
-    told = Invocation(given={"url": "sqlite:///x.db", "config_file": "x.toml"})
+    told = Started(given={"url": "sqlite:///x.db", "config_file": "x.toml"})
     assert told.command("run") == "msgworker run pkg.module:app --config x.toml"
     assert told.command("ddl") == "msgworker ddl --config x.toml"
     assert told.command("--version") == "msgworker --version"
     text = "`msgworker doctor --sql` or `doctor`, msgworker run"
-    assert Invocation(given={"app_ref": "crm:app"}).proposes(text) == (
-        "`msgworker doctor crm:app --sql` or `doctor`, msgworker run"
-    )
+    with started(Started(given={"app_ref": "crm:app"})):
+        assert proposed(text) == "`msgworker doctor crm:app --sql` or `doctor`, msgworker run"
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
@@ -364,7 +364,7 @@ def test_the_app_of_a_command_that_is_proposed_is_the_app(command: str) -> None:
         assert takes(command, option) == has or command == "demo", option
     if not takes_app(found):
         return
-    told = Invocation(given={"app_ref": "crm:app"})
+    told = Started(given={"app_ref": "crm:app"})
     for rest in REST.get(command, ()), ("some:name",):
         words = told.command(" ".join([command, *rest])).split()[2:]
         read = app_as_option(click.Context(main), command, found, words)

@@ -72,7 +72,7 @@ def test_without_any_table_it_prints_how_to_make_them(make_app):
     (told,) = app.ops.doctor()
     assert "table msgworker_message does not exist" in told.text  # perhaps elsewhere
     assert "nor do the 12 tables beside it" in told.text
-    assert "run `msgworker init-db`" in told.text
+    assert "run `msgworker init-db pkg.module:app`" in told.text
     mend(app)
     assert needed(app) == []
     app.add_handler(None, lambda msg: None)
@@ -482,7 +482,7 @@ def test_rows_of_a_table_that_was_made_here_are_not_from_before(make_app, caplog
 def test_the_query_for_two_running_rows_runs(make_app, database):
     app = adopted(database, make_app, (1, 1), (2, 1))
     with pytest.raises(
-        SchemaError, match="`msgworker doctor --sql` prints how to fix them"
+        SchemaError, match=r"`msgworker doctor pkg\.module:app --sql` prints how to fix them"
     ) as error:
         app.create_schema()
     assert ".." not in str(error.value)

@@ -104,7 +104,7 @@ def test_doctor_with_a_deadline_goes_over_a_few_rows_and_says_so(sqlite_app, mon
     monkeypatch.setattr("msgworker.doctor.rows.FEW_SECONDS", 0.0)
     put(sqlite_app, *[(str(n), NEW) for n in range(5)])
     told = [one.text for one in sqlite_app.ops.within(5.0).doctor() if one.check == "rows"]
-    few = "only the newest 2 rows were looked at for odd statuses; `msgworker doctor` looks at more"
-    assert told == [few]
+    few = "only the newest 2 rows were looked at for odd statuses"
+    assert told == [f"{few}; `msgworker doctor pkg.module:app` looks at more"]
     told = [one.text for one in sqlite_app.ops.doctor() if one.check == "rows"]
     assert told == ["every status is 0 (new), 1 (processing), 2 (done) or -1 (failed)"]

@@ -72,8 +72,8 @@ def test_a_drain_that_leaves_what_nobody_does_says_so(app, caplog):
     assert (report.exit_code, report.waiting, report.stopped) == (1, 0, False)
     assert " left=180 (held by nobody: 180) in " in str(report)
     (line,) = [r.getMessage() for r in caplog.records if "180 messages left" in r.getMessage()]
-    assert f"`msgworker explain {held[0]}`" in line
-    assert "`msgworker release --nobody --older-than 1h`" in line
+    assert f"`msgworker explain pkg.module:app {held[0]}`" in line
+    assert "`msgworker release pkg.module:app --nobody --older-than 1h`" in line
 
 
 @pytest.mark.parametrize("lives", [False, True])
@@ -208,7 +208,7 @@ def test_what_a_dead_message_blocks_ends_a_drain_with_1(blocking_app, caplog):
     with caplog.at_level(logging.WARNING, "msgworker"):
         report = app.drain(linger=0)
     assert (report.left_by, report.exit_code) == ({"dead": 2}, 1)
-    assert any(f"`msgworker rerun {first}`" in r.getMessage() for r in caplog.records)
+    assert f"`msgworker rerun pkg.module:app {first}`" in caplog.text
 
 
 def test_a_drain_that_is_stopped_ends_with_1_if_work_is_left(app):
@@ -474,7 +474,7 @@ def test_a_drain_of_a_job_names_what_stands_before_its_messages(app, caplog):
     [
         ("paused", "paused", 0, "topic u is paused by anna; resume that"),
         ("job paused", "paused", 0, "is paused by anna; resume that"),
-        ("dead", "dead", 1, "blocks its object; `msgworker rerun "),
+        ("dead", "dead", 1, "blocks its object; `msgworker rerun pkg.module:app "),
         ("later", "later", 0, "it is not due yet; run again then"),
         ("retry", "retry", 6, "the first in 8"),
         ("runs", "other jobs", 6, "it is running on another"),

@@ -220,10 +220,10 @@ def test_what_nobody_does_is_told_given_back_and_done(app, table):
     (told,) = found_by_doctor(app)
     assert told.startswith("30 messages at 1 without an owner, the oldest for 5.")
     assert "and 150 messages waiting behind" in told
-    assert "`msgworker release --nobody --older-than 1h`" in told
+    assert "`msgworker release pkg.module:app --nobody --older-than 1h`" in told
     reason = app.ops.explain(held[0])
     assert reason.reason is Reason.RUNNING_FOREIGN
-    assert "`msgworker release --nobody --older-than 1h`" in reason.text
+    assert "`msgworker release pkg.module:app --nobody --older-than 1h`" in reason.text
 
     assert app.ops.release_nobody("1h", dry_run=True) == 30
     assert table.statuses.count(1) == 30
@@ -306,7 +306,7 @@ def test_many_are_given_back_in_steps(app, table):
 def test_a_drain_names_the_release_that_the_table_takes(bare_app, caplog):
     assert bare_app.drain(linger=0).left_by == {"nobody": 2}
     (line,) = [r.getMessage() for r in caplog.records if "2 messages left" in r.getMessage()]
-    assert "`msgworker release --nobody --any-age`" in line
+    assert "`msgworker release pkg.module:app --nobody --any-age`" in line
 
 
 def test_without_a_column_for_owners_everything_at_1_is_meant_if_no_instance_lives(bare_app):
@@ -314,7 +314,7 @@ def test_without_a_column_for_owners_everything_at_1_is_meant_if_no_instance_liv
     (told,) = found_by_doctor(app)
     assert "1 message at 1 without an owner, and 1 message waiting behind" in told
     assert "--any-age" in told
-    assert "`msgworker release --nobody --any-age`" in app.ops.explain(1).text
+    assert "`msgworker release pkg.module:app --nobody --any-age`" in app.ops.explain(1).text
     with pytest.raises(ConfigError, match="neither claimed_at nor created_at"):
         app.ops.release_nobody("1h")
     registered(app, "lives")
@@ -350,7 +350,7 @@ def test_doctor_names_what_the_dead_have_where_no_instance_lives(app, table):
     table.edit(status=1, claimed_by="gone-1")
     (told,) = found_by_doctor(app)
     assert "2 messages in the hands of the dead (gone-1, say)" in told
-    assert "`msgworker release gone-1`" in told
+    assert "`msgworker release pkg.module:app gone-1`" in told
     registered(app, "lives")
     assert found_by_doctor(app) == ["every processing message belongs to a live instance"]
 
@@ -393,11 +393,11 @@ def test_a_message_of_unknown_age_is_released_with_any_age_only(adopted_app, cap
     app = adopted_app
     (told,) = found_by_doctor(app)
     assert "1 message at 1 without an owner, of unknown age, and 1 message waiting" in told
-    assert "`msgworker release --nobody --any-age`" in told
+    assert "`msgworker release pkg.module:app --nobody --any-age`" in told
     assert "since when is not known" in app.ops.explain(1).text
     assert "--any-age" in app.ops.explain(1).text
     assert app.drain(linger=0).left_by == {"nobody": 2}
-    assert "`msgworker release --nobody --any-age`" in caplog.text
+    assert "`msgworker release pkg.module:app --nobody --any-age`" in caplog.text
 
     for dry_run in (True, False):
         left = app.ops.release_nobody("1h", dry_run=dry_run)

@@ -245,7 +245,8 @@ def test_a_bare_start_by_another_rule_says_that_indexes_are_missing(crm, caplog)
     drain(other)
     assert recorded(app) == FIVE
     assert rows(app) == [(-1, 5)]
-    assert "is missing: claims read finished messages; run `msgworker init-db`" in caplog.text
+    run = "run `msgworker init-db pkg.module:app`"
+    assert f"is missing: claims read finished messages; {run}" in caplog.text
 
 
 def test_a_write_of_ops_by_an_older_rule_is_refused(crm):

@@ -186,6 +186,8 @@ for words in (("list", "--limit", "5", "--json"), ("status", "--json", "-v", "2"
         call_command("msgworker", *words)
     except SystemExit as error:
         assert error.code == 0
+from msgworker.commands import command
+assert command("show 1") == "manage.py msgworker show 1"  # of a server of pages, say
 """
     done = run(environment, "-c", script)
     assert (done.returncode, done.stdout.count('"invoice.book"')) == (0, 2), done.stderr

@@ -259,7 +259,8 @@ def test_doctor_names_both_versions(database: Any, make_app: Callable[..., App])
     (found,) = [one for one in app.ops.doctor() if one.check == "version"]
     assert found.severity is Severity.ADVISED
     assert found.text == (
-        f"the schema is version 8, this package wants {NEWEST}: run `msgworker db upgrade`"
+        f"the schema is version 8, this package wants {NEWEST}: run "
+        "`msgworker db pkg.module:app upgrade`"
     )
 
 

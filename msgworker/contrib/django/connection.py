@@ -19,6 +19,7 @@ from sqlalchemy.engine.result import IteratorResult, SimpleResultMetaData
 from sqlalchemy.exc import DBAPIError
 
 from msgworker.app import App
+from msgworker.commands import brings
 from msgworker.declaring import Declaring
 from msgworker.errors import ConfigError, HandlerError, HandlerMisuse
 from msgworker.instance.running.handler import Handler, Registry, check_tries, make_handler
@@ -30,6 +31,8 @@ from msgworker.table import MessageTable
 # --- The setting MSGWORKER of a Django project.
 
 MODULES = ("messages", "handlers")
+PROGRAM, APP = "manage.py msgworker", "msgworker.contrib.django.project:app"
+"""How the command line is called in a project, and the App that it has there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +314,8 @@ def app(alias: str | None = None) -> App:
             for topic, fn, more in _handlers:
                 found._declare(topic, fn, more)
             _apps[key] = found
+            if alias == asked.alias:
+                brings(PROGRAM, APP)
         return found
 
 

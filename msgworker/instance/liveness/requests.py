@@ -63,7 +63,7 @@ class TopicLimits:
             raise SchemaError(
                 f"table {LIMIT.name} is missing: the handler of {min(wanted)} has max_running or "
                 "rate, which are recorded there. Run App.create_schema() or `msgworker init-db`, "
-                "or see `msgworker ddl`"
+                "or see `msgworker ddl --dialect NAME`"
             )
         if not tables.has("topic"):
             raise SchemaError(

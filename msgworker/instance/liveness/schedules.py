@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from shlex import quote
 from typing import Any
 
 from msgworker import ticks
@@ -70,7 +71,8 @@ class Timer(Role):
             if not there:
                 raise SchemaError(
                     "table msgworker_schedule is missing, which schedules need. Run "
-                    "App.create_schema() or `msgworker init-db`, or see `msgworker ddl`"
+                    "App.create_schema() or `msgworker init-db`, or see `msgworker ddl "
+                    "--dialect NAME`"
                 )
             for one in self._declared.values():
                 if one.overlap != "allow":
@@ -291,9 +293,9 @@ class Timer(Role):
             if (now - row.next_at).total_seconds() > LONG_PAST_SECONDS:
                 text = (
                     "schedule %s is in the table, and has not fired since %s: this program does "
-                    "not declare it; `msgworker schedules delete` removes it"
+                    "not declare it; `msgworker schedules delete %s` removes it"
                 )
-                self._log_once(("undeclared", name), text, name, _said(row.next_at))
+                self._log_once(("undeclared", name), text, name, _said(row.next_at), quote(name))
 
     def _log_once(self, what: object, text: str, *values: object) -> None:
         if what not in self._logged:

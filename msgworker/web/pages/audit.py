@@ -90,7 +90,7 @@ HELP = ADVICE | {
         "behind it; the last one (force) runs it out of order"
     ),
     Why.KEY_TAKEN: "the last choice of the order (force) runs it without its key",
-    Why.UNDATED: "`msgworker release --any-age` gives it back, if no consumer works on it",
+    Why.UNDATED: "`msgworker release --nobody --any-age` gives it back, if no consumer works on it",
 }
 """The advice for each reason, in the words of the pages."""
 

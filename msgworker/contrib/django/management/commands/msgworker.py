@@ -12,8 +12,8 @@ from django.core.management.base import BaseCommand
 
 from msgworker.cli import main
 from msgworker.cli.group import takes_app
+from msgworker.contrib.django.connection import APP, PROGRAM
 
-APP = "msgworker.contrib.django.project:app"
 _BRINGS_ITS_OWN = ("--app", "--url", "-h", "--help")
 
 
@@ -32,7 +32,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **given: Any) -> None:
         """For `call_command("msgworker", "status", "--json")`; raises SystemExit with the exit
         code."""
-        self._run([*map(str, args), *given.get("words", ())], "msgworker")
+        self._run([*map(str, args), *given.get("words", ())], PROGRAM)
 
     def _run(self, words: list[str], name: str) -> None:
         # Processes that `run --processes` starts find the project where this one does.
