@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import json
 import os
 import pwd
@@ -24,7 +25,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import IO, Any, Generic, TypeVar
 
 VARIABLES = {
     "postgresql": "MSGWORKER_TEST_POSTGRESQL_URL",
@@ -119,6 +120,26 @@ def unprivileged(*names: str) -> str | None:
     raise CannotHave("there is no unprivileged user to run the server as")
 
 
+@functools.cache
+def end_with_us() -> IO[bytes]:
+    """Takes a line, process id and folder, for each server of this process. Once this process has
+    ended, however it did, they are killed and their folders removed."""
+    ends = (
+        "import os, shutil, signal, sys\n"
+        "last = dict(reversed(line.split(' ', 1)) for line in sys.stdin.read().splitlines())\n"
+        "for folder, pid in last.items():\n"
+        "    if os.path.isdir(folder):\n"
+        "        try: os.kill(int(pid), signal.SIGKILL)\n"
+        "        except ProcessLookupError: pass\n"
+        "        shutil.rmtree(folder, ignore_errors=True)\n"
+    )
+    watcher = subprocess.Popen(
+        [sys.executable, "-c", ends], stdin=subprocess.PIPE, start_new_session=True
+    )
+    assert watcher.stdin is not None
+    return watcher.stdin
+
+
 class Server:
     """One server process with its data in a temporary folder.
 
@@ -163,6 +184,8 @@ class Server:
                 cwd=self.folder,
                 start_new_session=True,
             )
+        end_with_us().write(f"{self.process.pid} {self.folder}\n".encode())
+        end_with_us().flush()
         deadline = time.monotonic() + START_SECONDS
         while not self.answers():
             if self.process.poll() is not None or time.monotonic() > deadline:
