@@ -319,13 +319,11 @@ def open_job(
     )
 
 
-def into_job(conn: Connection, tables: Tables, job: Job | int | None) -> int | None:
+def into_job(conn: Connection, tables: Tables, job: Job | int) -> int:
     """The id of the job that a message is sent into, which stays open until the transaction ends.
     Raises ConfigError, SchemaError or JobSealed."""
     from msgworker.store import jobs
 
-    if job is None:
-        return None
     job_id = job.job_id if isinstance(job, Job) else job
     if isinstance(job_id, bool) or not isinstance(job_id, int):
         raise ConfigError(f"job is what App.job returned, or the id of a job; got {job!r:.80}")

@@ -14,7 +14,8 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
-from msgworker.config import YEAR_SECONDS, nearest, seconds
+from msgworker.config import YEAR_SECONDS, seconds
+from msgworker.config.values import checked_zone, zone_of
 from msgworker.errors import ConfigError
 
 CatchUp = Literal["last", "one", "all", "none"]
@@ -170,34 +171,6 @@ def read(text: str, zone: str) -> When:
     """From a row of the table. Raises ConfigError."""
     word, _, rest = text.partition(" ")
     return every(rest) if word == "every" else cron(text, zone)
-
-
-def checked_zone(name: Any, what: str = "tz") -> str:
-    """The name of a time zone that this machine knows; raises ConfigError."""
-    if not isinstance(name, str) or not name:
-        raise ConfigError(
-            f'{what} is the name of a time zone, such as "Asia/Shanghai"; got {name!r}'
-        )
-    try:
-        zone_of(name)
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        known = zoneinfo.available_timezones()
-        if not known:
-            raise ConfigError(
-                f"time zone {name!r:.60}: this machine has no time zones; install them with "
-                "`pip install tzdata`"
-            ) from None
-        hint = nearest(name, known)
-        hint = hint if hint.startswith("did") else 'names look like "Asia/Shanghai" or "UTC"'
-        lacks = "if this machine lacks it, `pip install tzdata`"
-        raise ConfigError(f"unknown time zone {name!r:.60} ({lacks}); {hint}") from None
-    return name
-
-
-@lru_cache(64)
-def zone_of(name: str) -> Any:
-    """The time zone; UTC is the one of the standard library, which is computed with quickly."""
-    return UTC if name == "UTC" else zoneinfo.ZoneInfo(name)
 
 
 @dataclass(frozen=True, slots=True)

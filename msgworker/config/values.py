@@ -1,4 +1,4 @@
-"""Checks of single values: numbers, durations, lists; keywords that have a new name."""
+"""Checks of single values: numbers, durations, lists, time zones; keywords that have a new name."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import math
 import re
 import warnings
+import zoneinfo
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -245,6 +246,37 @@ def _check_where(place: str, column: Any, value: Any) -> None:
             f"and percent sign, because it is a part of indexes; column {column!r} has "
             f"{value!r:.80}"
         )
+
+
+# --- Time zones.
+
+
+def checked_zone(name: Any, what: str = "tz") -> str:
+    """The name of a time zone that this machine knows; raises ConfigError."""
+    if not isinstance(name, str) or not name:
+        raise ConfigError(
+            f'{what} is the name of a time zone, such as "Asia/Shanghai"; got {name!r}'
+        )
+    try:
+        zone_of(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        known = zoneinfo.available_timezones()
+        if not known:
+            raise ConfigError(
+                f"time zone {name!r:.60}: this machine has no time zones; install them with "
+                "`pip install tzdata`"
+            ) from None
+        hint = nearest(name, known)
+        hint = hint if hint.startswith("did") else 'names look like "Asia/Shanghai" or "UTC"'
+        lacks = "if this machine lacks it, `pip install tzdata`"
+        raise ConfigError(f"unknown time zone {name!r:.60} ({lacks}); {hint}") from None
+    return name
+
+
+@functools.lru_cache(64)
+def zone_of(name: str) -> Any:
+    """The time zone; UTC is the one of the standard library, which is computed with quickly."""
+    return UTC if name == "UTC" else zoneinfo.ZoneInfo(name)
 
 
 # --- Keywords that have a new name: the old one works until 1.0.

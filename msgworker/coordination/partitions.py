@@ -367,9 +367,9 @@ class Member(Moving):
                 else:
                     self._draining.setdefault(shard, now)
         self._give_up(target)
-        wanted = [n for n, to in target.items() if to == self.owner and n not in self._held]
-        self._take([n for n in wanted if n not in owners])
-        self.steady = all(n in self._held for n, to in target.items() if to == self.owner)
+        mine = [n for n, to in target.items() if to == self.owner]
+        self._take([n for n in mine if n not in self._held and n not in owners])
+        self.steady = all(n in self._held for n in mine)
         pause = min(self._beat, max(LOOK_SECONDS, LOOK_PER_MEMBER * len(members)))
         if self._draining or not self.steady:
             pause = min(pause, max(MOVING_SECONDS, MOVING_PER_MEMBER * len(members)))

@@ -16,10 +16,10 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import NullType, TypeDecorator, TypeEngine
 
+from msgworker.config.values import zone_of
 from msgworker.db.database import Database, of_dialect
 from msgworker.db.types import OfDatabase
 from msgworker.errors import ConfigError
-from msgworker.ticks import zone_of
 
 # --- Instants as columns keep them: their types, and how Python reads them.
 

@@ -371,17 +371,9 @@ _TROUBLES = (
     | dict.fromkeys((904, 942, 1017, 1031, 16000, 28000, 28001), Trouble.REFUSED)
 )
 _DRIVER_TROUBLES = {
-    "DPY-1001": Trouble.LOST,
-    "DPY-4011": Trouble.LOST,
-    "DPY-4033": Trouble.LOST,
-    "DPY-6000": Trouble.LOST,
-    "DPY-6001": Trouble.LOST,
-    "DPY-6003": Trouble.LOST,
-    "DPY-6005": Trouble.LOST,
-    "DPI-1010": Trouble.LOST,
-    "DPI-1080": Trouble.LOST,
-    "DPY-4024": Trouble.AGAIN,
-    "DPI-1067": Trouble.AGAIN,
+    **dict.fromkeys(("DPY-1001", "DPY-4011", "DPY-4033", "DPI-1010", "DPI-1080"), Trouble.LOST),
+    **dict.fromkeys(("DPY-6000", "DPY-6001", "DPY-6003", "DPY-6005"), Trouble.LOST),
+    **dict.fromkeys(("DPY-4024", "DPI-1067"), Trouble.AGAIN),
     "DPY-3001": Trouble.REFUSED,  # what only the thick mode has
     "DPY-3010": Trouble.REFUSED,  # a server that is too old for the thin mode
     "DPY-4027": Trouble.REFUSED,  # no tnsnames.ora

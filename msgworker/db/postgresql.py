@@ -86,6 +86,11 @@ _POLICIES = (
 )
 
 
+def _shown(name: str, good: tuple[str, ...], otherwise: str, **more: bool) -> ServerSetting:
+    fix = f"ALTER SYSTEM SET {name} = {good[0]}"
+    return ServerSetting(f"SHOW {name}", name, good, otherwise, fix, **more)
+
+
 class PostgreSQL(Database):
     """PostgreSQL, by psycopg 3 or psycopg2, also behind a pooler (servers.py)."""
 
@@ -507,32 +512,13 @@ class PostgreSQL(Database):
     # --- The server.
 
     server_settings = (
-        ServerSetting("SHOW fsync", "fsync", ("on",), TORN, "ALTER SYSTEM SET fsync = on"),
-        ServerSetting(
-            "SHOW full_page_writes",
-            "full_page_writes",
-            ("on",),
-            TORN,
-            "ALTER SYSTEM SET full_page_writes = on",
-        ),
-        ServerSetting(
-            "SHOW synchronous_commit",
-            "synchronous_commit",
-            ("on", "local", "remote_write", "remote_apply"),
-            LAST_MOMENTS,
-            "ALTER SYSTEM SET synchronous_commit = on",
-        ),
+        _shown("fsync", ("on",), TORN),
+        _shown("full_page_writes", ("on",), TORN),
+        _shown("synchronous_commit", ("on", "local", "remote_write", "remote_apply"), LAST_MOMENTS),
         ServerSetting(
             "SELECT pg_is_in_recovery()::text", "in recovery", ("false",), READ_ONLY, needed=True
         ),
-        ServerSetting(
-            "SHOW default_transaction_read_only",
-            "default_transaction_read_only",
-            ("off",),
-            READ_ONLY,
-            "ALTER SYSTEM SET default_transaction_read_only = off",
-            needed=True,
-        ),
+        _shown("default_transaction_read_only", ("off",), READ_ONLY, needed=True),
     )
     oldest_snapshot = (
         "SELECT who, seconds, ends FROM ("
@@ -689,23 +675,10 @@ _IDENTITY = (
 
 _TROUBLES = {
     "23505": Trouble.RACE,
-    "40001": Trouble.AGAIN,
-    "40P01": Trouble.AGAIN,
-    "55P03": Trouble.AGAIN,
-    "57014": Trouble.AGAIN,
-    "57P01": Trouble.LOST,
-    "57P02": Trouble.LOST,
-    "57P03": Trouble.LOST,
-    "57P05": Trouble.LOST,
-    "25006": Trouble.REFUSED,
-    "28000": Trouble.REFUSED,
-    "28P01": Trouble.REFUSED,
-    "3D000": Trouble.REFUSED,
-    "42501": Trouble.REFUSED,
-    "42703": Trouble.REFUSED,
-    "42804": Trouble.REFUSED,
-    "42883": Trouble.REFUSED,
-    "42P01": Trouble.REFUSED,
+    **dict.fromkeys(("40001", "40P01", "55P03", "57014"), Trouble.AGAIN),
+    **dict.fromkeys(("57P01", "57P02", "57P03", "57P05"), Trouble.LOST),
+    **dict.fromkeys(("25006", "28000", "28P01", "3D000"), Trouble.REFUSED),
+    **dict.fromkeys(("42501", "42703", "42804", "42883", "42P01"), Trouble.REFUSED),
 }
 _CLASSES = {  # the first two characters of a code that is not listed above
     "08": Trouble.LOST,

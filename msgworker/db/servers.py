@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing, suppress
 from math import inf
 from typing import Any, Generic, TypeVar
@@ -45,8 +45,6 @@ _said_of: set[str] = set()
 def told_of_pooler(url: URL) -> tuple[URL, dict[str, str | bool], dict[str, int | None]]:
     """What a URL says of its pooler, taken out of it: the rest, options for the engine, and options
     for the driver. Raises ConfigError."""
-    if url.get_backend_name() != "postgresql":
-        return url, {}, {}
     options: dict[str, str | bool] = {}
     args: dict[str, int | None] = {}
     kind, threshold = url.query.get("pooler"), url.query.get("prepare_threshold")
@@ -71,7 +69,7 @@ def notice_pooler(engine: sa.Engine) -> None:
     if kind is not None and kind not in KINDS:
         raise ConfigError(f"the execution option {OPTION} must be {' or '.join(KINDS)}")
     event.listen(engine, "engine_connect", _ask)
-    event.listen(engine, "handle_error", _shows_pooler)
+    event.listen(engine, "handle_error", _note_pooler)
 
 
 def shares_sessions(conn: sa.Connection) -> bool:
@@ -135,7 +133,7 @@ def _unprepared(raw: Any, *_: Any) -> None:
         raw.prepare_threshold = None
 
 
-def _shows_pooler(context: Any) -> None:
+def _note_pooler(context: Any) -> None:
     if not is_of_a_pooler(context.original_exception) or context.engine is None:
         return
     conn = context.connection
@@ -162,7 +160,7 @@ ROLLED_BACK = "msgworker_rolled_back"
 def notice_standby(engine: sa.Engine) -> None:
     """From now on what a standby refuses is a lost connection: the next one may lead to the
     primary. For PostgreSQL, MariaDB and MySQL."""
-    event.listen(engine, "handle_error", _refused)
+    event.listen(engine, "handle_error", _note_refusal)
 
 
 def refuse_standby(conn: sa.Connection) -> None:
@@ -171,16 +169,14 @@ def refuse_standby(conn: sa.Connection) -> None:
     raw: Any = conn.connection.driver_connection
     database = of(conn)
     if database.may_be_standby(raw) and _is_standby(database, raw):
-        with suppress(Exception):
-            conn.invalidate()
-        conn.close()
+        _drop(conn)
         where = masked(conn.engine.url)
         raise DatabaseUnavailable(
             f"cannot use the database {where}: the server is {database.standby}"
         )
 
 
-def _refused(context: Any) -> None:
+def _note_refusal(context: Any) -> None:
     conn, error = context.connection, context.original_exception
     if conn is None or conn.invalidated or not of(conn).refuses_writes(error):
         return
@@ -192,6 +188,12 @@ def _refused(context: Any) -> None:
         raw = conn.connection.dbapi_connection
     if database.refusal_is_of_standby or _is_standby(database, raw):
         context.is_disconnect = True
+
+
+def _drop(conn: sa.Connection) -> None:
+    with suppress(Exception):
+        conn.invalidate()
+    conn.close()
 
 
 def _is_standby(database: Database, raw: Any) -> bool:
@@ -324,11 +326,12 @@ class Succession(Generic[F]):
         with self._asking:
             if time.monotonic() - self._asked_at < ASKED_SECONDS:
                 return
-            for raw in others(conn):
-                found = self._ask(raw, other=True)
-                if found is not None:
-                    with self._lock:
-                        self._past.hears(found)
+            for connect in of(conn).other_servers(conn):
+                with suppress(Exception), closing(connect()) as raw:  # it may be away
+                    found = self._ask(raw, other=True)
+                    if found is not None:
+                        with self._lock:
+                            self._past.hears(found)
             self._asked_at = time.monotonic()
 
     def _compare(self, conn: sa.Connection, *, new: bool = False) -> int:
@@ -352,9 +355,7 @@ class Succession(Generic[F]):
     @staticmethod
     def _refused(conn: sa.Connection, text: str, told: bool) -> DatabaseUnavailable:
         where = masked(conn.engine.url)
-        with suppress(Exception):
-            conn.invalidate()
-        conn.close()
+        _drop(conn)
         text = f"{text}: it is an old primary, which was replaced"
         if not told:
             _log.error(
@@ -382,21 +383,6 @@ class Succession(Generic[F]):
             if not other and past.is_untold(error):
                 past.tells = False
             return None
-
-
-def others(conn: sa.Connection) -> Iterator[Any]:
-    """The driver's connections to those that can be reached, one after the other; each is closed
-    when the next one is asked for."""
-    for connect in of(conn).other_servers(conn):
-        try:
-            raw = connect()
-        except Exception:  # it is away: nothing is known of it
-            continue
-        try:
-            yield raw
-        finally:
-            with suppress(Exception):
-                raw.close()
 
 
 _UNTOLD: Succession[Any] = Succession(Past())

@@ -15,7 +15,7 @@ from sqlalchemy.types import TypeEngine
 
 from msgworker import db
 from msgworker.config import MAX_TRIES, nearest
-from msgworker.config.values import MAX_WHERE_TEXT, WhereValue, as_where
+from msgworker.config.values import MAX_WHERE_TEXT, WhereValue, as_where, checked_zone
 from msgworker.db import Database
 from msgworker.errors import ConfigError
 from msgworker.table.columns import (
@@ -36,7 +36,6 @@ from msgworker.table.columns import (
     ByRole,
     Columns,
 )
-from msgworker.ticks import checked_zone
 
 # --- Rows that are no messages: the columns by which messages are told from them, and what every
 # statement and index asks of these.
