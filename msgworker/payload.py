@@ -11,6 +11,7 @@ from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -54,16 +55,9 @@ def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-_decoder = json.JSONDecoder(
-    parse_constant=_no_constant,
-    parse_float=_finite,
-    parse_int=_whole,
-    object_pairs_hook=_no_twins,
-)
-_short = json.JSONDecoder(
-    parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_no_twins
-)
-_scan: Callable[[str, int], tuple[Any, int]] = _short.scan_once  # type: ignore[attr-defined]
+_strict: Any = partial(json.JSONDecoder, parse_constant=_no_constant, object_pairs_hook=_no_twins)
+_decoder = _strict(parse_float=_finite, parse_int=_whole)
+_scan: Callable[[str, int], tuple[Any, int]] = _strict(parse_float=_finite).scan_once
 """The value from a place on, and where it ends; for texts too short for a number that `_whole`
 refuses."""
 
@@ -126,12 +120,7 @@ def _exact_whole(text: str) -> int | Digits:
     return Digits(text) if text == "-0" else _whole(text)
 
 
-_exact = json.JSONDecoder(
-    parse_constant=_no_constant,
-    parse_float=Digits,
-    parse_int=_exact_whole,
-    object_pairs_hook=_no_twins,
-)
+_exact = _strict(parse_float=Digits, parse_int=_exact_whole)
 
 
 def decode_exactly(raw: Any) -> Any:

@@ -328,7 +328,13 @@ def into_job(conn: Connection, tables: Tables, job: Job | int) -> int:
     if isinstance(job_id, bool) or not isinstance(job_id, int):
         raise ConfigError(f"job is what App.job returned, or the id of a job; got {job!r:.80}")
     refuse_jobs(tables)
-    if _commits_each(conn):
+    if isinstance(conn, Borrowed):
+        commits_each = conn.commits_each
+    else:
+        level = conn.get_execution_options().get("isolation_level")
+        level = level or getattr(conn.dialect, "_on_connect_isolation_level", None)
+        commits_each = level == "AUTOCOMMIT"
+    if commits_each:
         raise ConfigError(
             "a message of a job is sent in a transaction, for which the seal waits, and this "
             "connection is in autocommit mode; nothing was sent"
@@ -344,15 +350,6 @@ def into_job(conn: Connection, tables: Tables, job: Job | int) -> int:
     if isinstance(job, Job):
         job.sent(conn)
     return job_id
-
-
-def _commits_each(conn: Connection) -> bool:
-    """Whether each statement is a transaction."""
-    if isinstance(conn, Borrowed):
-        return conn.commits_each
-    level = conn.get_execution_options().get("isolation_level")
-    level = level or getattr(conn.dialect, "_on_connect_isolation_level", None)
-    return bool(level == "AUTOCOMMIT")
 
 
 class Borrowed:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, Literal, get_args
 
 from msgworker.config import YEAR_SECONDS, seconds
-from msgworker.config.values import checked_zone, zone_of
+from msgworker.config.values import changes_of_zone, checked_zone, zone_of
 from msgworker.errors import ConfigError
 
 CatchUp = Literal["last", "one", "all", "none"]
@@ -77,8 +77,13 @@ class Cron:
         stars = [field.startswith("*") for field in self.text.split()[:2]]
         if self.zone == "UTC" or not any(stars):
             return None  # cronsim moves those of a fixed time of day behind the jump itself
-        jumps = _jumps(zone_of(self.zone), instant, tick)
-        return next((at for at, *gap in jumps if _leaves_out(self.text, *gap)), None)
+        zone = zone_of(self.zone)
+        for at, before, after in changes_of_zone(zone, instant, tick):
+            end = at.astimezone(zone).replace(tzinfo=None)
+            gap = timedelta(seconds=after - before)
+            if after > before and at < tick and _leaves_out(self.text, end - gap, end):
+                return at
+        return None
 
     def _from(self, instant: datetime) -> Iterator[datetime]:
         from cronsim import CronSim
@@ -86,27 +91,6 @@ class Cron:
         # Of the two instants of a repeated hour cronsim may begin behind the first one.
         for tick in CronSim(self.text, instant.astimezone(zone_of(self.zone))):
             yield tick.astimezone(UTC)
-
-
-def _jumps(
-    zone: zoneinfo.ZoneInfo, begin: datetime, end: datetime
-) -> Iterator[tuple[datetime, datetime, datetime]]:
-    """When the clocks jump forward between two instants, and the times of day between which."""
-    at = begin
-    while at < end:
-        until = min(at + timedelta(days=1), end)
-        before, low, high = at.astimezone(zone).utcoffset(), at, until
-        if before != until.astimezone(zone).utcoffset():
-            while high - low > timedelta(seconds=1):
-                middle = low + (high - low) // 2
-                same = middle.astimezone(zone).utcoffset() == before
-                low, high = (middle, high) if same else (low, middle)
-            jump = high.replace(microsecond=0)
-            after = jump.astimezone(zone).replace(tzinfo=None)
-            gap = after - (jump - timedelta(seconds=1)).astimezone(zone).replace(tzinfo=None)
-            if gap > timedelta(seconds=1) and jump < end:
-                yield jump, after - gap + timedelta(seconds=1), after
-        at = until
 
 
 @lru_cache(256)

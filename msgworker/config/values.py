@@ -8,8 +8,8 @@ import math
 import re
 import warnings
 import zoneinfo
-from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from msgworker.errors import ConfigError
@@ -277,6 +277,28 @@ def checked_zone(name: Any, what: str = "tz") -> str:
 def zone_of(name: str) -> Any:
     """The time zone; UTC is the one of the standard library, which is computed with quickly."""
     return UTC if name == "UTC" else zoneinfo.ZoneInfo(name)
+
+
+def offset_of(zone: Any, at: datetime) -> int:
+    """The offset of a zone at an aware instant, in seconds."""
+    offset = at.astimezone(zone).utcoffset()
+    return 0 if offset is None else int(offset.total_seconds())
+
+
+def changes_of_zone(
+    zone: Any, begin: datetime, end: datetime
+) -> Iterator[tuple[datetime, int, int]]:
+    """When the offset of a zone changes between two aware instants, to the second, and the offsets
+    before and after. Of two changes on one day that cancel each other nothing is seen."""
+    at = begin.replace(microsecond=0)
+    while at < end:
+        low, high = at, min(at + timedelta(days=1), end)
+        at, before, after = high, offset_of(zone, low), offset_of(zone, high)
+        if before != after:
+            while high - low > timedelta(seconds=1):
+                middle = (low + (high - low) // 2).replace(microsecond=0)
+                low, high = (middle, high) if offset_of(zone, middle) == before else (low, middle)
+            yield high, before, after
 
 
 # --- Keywords that have a new name: the old one works until 1.0.

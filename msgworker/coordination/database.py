@@ -23,7 +23,14 @@ from sqlalchemy.exc import IntegrityError
 
 from msgworker import db
 from msgworker.clock import clock
-from msgworker.coordination.lease import Lease, LockCentre, check_name, check_prefix, ended
+from msgworker.coordination.lease import (
+    Lease,
+    LockCentre,
+    check_name,
+    check_prefix,
+    ended,
+    extended,
+)
 from msgworker.db import Trouble, reason_of, trouble
 from msgworker.errors import LocksUnavailable, MsgworkerError, SchemaError
 from msgworker.instance.connections import Connections
@@ -152,7 +159,6 @@ class DatabaseLocks(LockCentre):
         return bool(missing)
 
     def _renew(self, lease: Lease) -> bool:
-        begun = clock()
         renew = partial(
             locks.renew,
             t=self._tables,
@@ -161,10 +167,7 @@ class DatabaseLocks(LockCentre):
             token=lease.token,
             ttl_ms=_ms(lease.ttl),
         )
-        renewed = self._run(renew, seconds=lease.deadline - begun, line="renewals")
-        if renewed:
-            lease.renewed(begun)
-        return renewed
+        return self._run(renew, seconds=lease.deadline - clock(), line="renewals")
 
     def renew_all(self, leases: Sequence[Lease]) -> list[Lease]:
         """Renew many leases of one owner at once, in one statement; those that it still holds.
@@ -180,13 +183,7 @@ class DatabaseLocks(LockCentre):
         seconds = min(lease.deadline for lease in leases) - begun
         renew = partial(locks.renew_all, t=self._tables, owner=first.owner, ttl_ms=_ms(first.ttl))
         mine = self._run(renew, seconds=seconds, line="renewals")
-        kept = []
-        for lease in leases:
-            if mine.get(lease.name) == lease.token:
-                lease.renewed(begun)
-                kept.append(lease)
-            else:
-                lease.end("it expired or was taken away")
+        kept = [one for one in leases if extended(one, mine.get(one.name) == one.token, begun)]
         for name, token in mine.items():
             whose = (name, first.owner)
             if whose not in self._asking and self._given.get(whose) != token:

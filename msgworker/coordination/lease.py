@@ -136,10 +136,8 @@ class LockCentre(ABC):
     def renew(self, lease: Lease) -> bool:
         """Extend a lease to its full ttl. False: it is permanently lost, even if the lock is free
         again."""
-        if not self._renew(lease):
-            lease.end("it expired or was taken away")
-            return False
-        return True
+        begun = clock()
+        return extended(lease, self._renew(lease), begun)
 
     def renew_all(self, leases: Sequence[Lease]) -> list[Lease]:
         """Renew many leases of one owner at once; returns those still held, in order."""
@@ -206,6 +204,15 @@ def need_centre(taker: str, centre: Any) -> None:
             f"{taker} takes a lock centre first: DatabaseLocks(engine), RedisLocks(client) or "
             f"ZooKeeperLocks(client); got {centre!r:.80}"
         )
+
+
+def extended(lease: Lease, renewed: bool, asked_at: float) -> bool:
+    """For lock centres: note the answer to a renewal that was sent at this local time."""
+    if renewed:
+        lease.renewed(asked_at)
+    else:
+        lease.end("it expired or was taken away")
+    return renewed
 
 
 def ended(lease: Lease, released: bool) -> bool:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from msgworker.clock import clock
-from msgworker.coordination.lease import Lease, LockCentre, check_name, check_prefix
+from msgworker.coordination.lease import Lease, LockCentre, check_name, check_prefix, extended
 from msgworker.errors import ConfigError, LocksUnavailable
 
 EXTRA = 'the driver of Redis is not installed; run: pip install "msgworker[redis]"'
@@ -157,11 +157,7 @@ class RedisLocks(LockCentre):
         return None if token is None else Lease(name, owner, int(token), ttl, asked_at=begun)
 
     def _renew(self, lease: Lease) -> bool:
-        begun = clock()
-        renewed = bool(self._run(RENEW, *self._renewal(lease)))
-        if renewed:
-            lease.renewed(begun)
-        return renewed
+        return bool(self._run(RENEW, *self._renewal(lease)))
 
     def _renewal(self, lease: Lease) -> tuple[list[str], list[Any]]:
         keys = [self._key("lock", lease.name), self._key("held")]
@@ -178,14 +174,8 @@ class RedisLocks(LockCentre):
                 keys, args = self._renewal(lease)
                 self._scripts[RENEW](keys=keys, args=args, client=line)
             answers = line.execute()
-        kept = []
-        for lease, renewed in zip(leases, answers, strict=True):
-            if renewed:
-                lease.renewed(begun)
-                kept.append(lease)
-            else:
-                lease.end("it expired or was taken away")
-        return kept
+        answered = zip(leases, answers, strict=True)
+        return [lease for lease, renewed in answered if extended(lease, bool(renewed), begun)]
 
     def _release(self, lease: Lease) -> bool:
         name = lease.name

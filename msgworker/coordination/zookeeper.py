@@ -197,12 +197,9 @@ class ZooKeeperLocks(LockCentre):
                     self._doubts.remove(doubt)
 
     def _renew(self, lease: Lease) -> bool:
-        begun, session = clock(), self._session()
+        session = self._session()
         stat = self._ask(self.client.exists_async, self._path(lease.name))
-        mine = stat is not None and stat.czxid == lease.token and stat.ephemeralOwner == session
-        if mine:
-            lease.renewed(begun)
-        return bool(mine)
+        return bool(stat and stat.czxid == lease.token and stat.ephemeralOwner == session)
 
     def _release(self, lease: Lease) -> bool:
         doubt = _Doubt(self._path(lease.name), token=lease.token)

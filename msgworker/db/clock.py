@@ -16,7 +16,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import NullType, TypeDecorator, TypeEngine
 
-from msgworker.config.values import zone_of
+from msgworker.config.values import changes_of_zone, offset_of, zone_of
 from msgworker.db.database import Database, of_dialect
 from msgworker.db.types import OfDatabase
 from msgworker.errors import ConfigError
@@ -164,8 +164,6 @@ class now_plus(OfDatabase):
 
 
 class seconds_passed(OfDatabase):
-    """Seconds from an instant in UTC until now, as a float; NULL or infinite for an invalid one."""
-
     type = sa.Float()
 
 
@@ -182,13 +180,11 @@ class text_of(OfDatabase):
 
 
 class of_text(OfDatabase):
-    """The inverse of `text_of`."""
-
     type = UtcDateTime()
 
 
 class of_plain_text(of_text):
-    """The same, of a column without a zone on PostgreSQL."""
+    pass
 
 
 class real(OfDatabase):
@@ -224,31 +220,17 @@ class Change:
     after: int
 
 
-def offset_at(zone: Any, at: datetime) -> int:
-    """The offset of a zone at an instant, UTC without a zone."""
-    local = at.replace(tzinfo=UTC).astimezone(zone)
-    return int((local.replace(tzinfo=UTC, fold=0) - at.replace(tzinfo=UTC)).total_seconds())
-
-
 @lru_cache(64)
 def changes_of(name: str, first: int, last: int) -> tuple[Change, ...]:
     """The changes of a zone in these years."""
-    zone, day, found = zone_of(name), timedelta(days=1), list[Change]()
+    zone = zone_of(name)
     if zone.utcoffset(None) is not None:  # it has one offset, such as UTC
         return ()
-    begin, end = datetime(first, 1, 1), datetime(last + 1, 1, 1)  # noqa: DTZ001
-    before = offset_at(zone, begin)
-    while begin < end:
-        low, high = begin, begin + day
-        after = offset_at(zone, high)
-        if before != after:
-            while high - low > timedelta(seconds=1):
-                middle = low + (high - low) // 2
-                middle = middle.replace(microsecond=0)
-                low, high = (middle, high) if offset_at(zone, middle) == before else (low, middle)
-            found.append(Change(high, before, after))
-        begin, before = begin + day, after
-    return tuple(found)
+    begin, end = datetime(first, 1, 1, tzinfo=UTC), datetime(last + 1, 1, 1, tzinfo=UTC)
+    return tuple(
+        Change(at.replace(tzinfo=None), before, after)
+        for at, before, after in changes_of_zone(zone, begin, end)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +260,7 @@ def offsets_of(name: str) -> Offsets:
 def _offsets(name: str, year: int) -> Offsets:
     every = changes_of(name, year - YEARS_BEFORE, year + YEARS_AHEAD)
     since = datetime(year, 1, 1) - timedelta(days=RECENT_DAYS)  # noqa: DTZ001
-    last = offset_at(zone_of(name), datetime(year, 7, 1))  # noqa: DTZ001
+    last = offset_of(zone_of(name), datetime(year, 7, 1, tzinfo=UTC))
     recent = tuple(change for change in every if change.at >= since)
 
     def by_clock(change: Change) -> int:
@@ -329,9 +311,6 @@ class _moved(FunctionElement[datetime]):
 
 
 class _plain(OfDatabase):
-    """A UTC instant as a time without a zone, or (`_aware`) the other way round, where the types
-    of the database differ."""
-
     type = UtcDateTime(form="plain")
 
 
@@ -340,31 +319,22 @@ class _aware(OfDatabase):
 
 
 class _unzoned(OfDatabase):
-    """The contrary of `with_zone`."""
-
     type = UtcDateTime()
 
 
 class _epoch(OfDatabase):
-    """Seconds since 1970 of a UTC instant."""
-
     type = sa.Float()
 
 
 class _kept_epoch(_epoch):
-    """The same, of an instant of a column that the session has its zone for."""
+    pass
 
 
 class _session_now(OfDatabase):
-    """The clock, for a column that the session has its zone for: also in a repeated hour exact, if
-    it is written as it is."""
-
     type = UtcDateTime(form="session")
 
 
 class _session_low(OfDatabase):
-    """A time of the session before which no instant of a column is later than a UTC instant."""
-
     type = UtcDateTime(form="session")
 
 
@@ -471,7 +441,7 @@ def instant_ago(conn: sa.Connection, seconds: float = 0.0) -> datetime:
 
 def offset_now(zone: str) -> int:
     """By how many seconds the clocks of a zone differ from UTC."""
-    return offset_at(zone_of(zone), datetime.now(UTC).replace(tzinfo=None))
+    return offset_of(zone_of(zone), datetime.now(UTC))
 
 
 def created_default(database: Database, zone: str = "UTC") -> sa.TextClause:

@@ -545,7 +545,8 @@ class Database:
         raise NotImplementedError
 
     def session_now(self) -> str:
-        """The clock, for such a column."""
+        """The clock, for such a column: also in a repeated hour exact, if it is written as it
+        is."""
         raise NotImplementedError
 
     def session_low(self, instant: str) -> str:

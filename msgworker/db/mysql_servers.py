@@ -111,12 +111,12 @@ def _refuse_readers(dbapi: Any, conn: Any) -> None:
     """Raise OperationalError for a replica, and for a node of Galera without its cluster."""
     try:
         with conn.cursor() as cursor:
-            cursor.execute("SELECT @@global.read_only")
-            if str(cursor.fetchone()[0]) != "0":
+            if _read(cursor, "global.read_only") != "0":
                 raise dbapi.OperationalError(1290, "it is read-only")
             cursor.execute("SHOW STATUS LIKE 'wsrep_ready'")
             row = cursor.fetchone()
-            if row is not None and _in_cluster(cursor):
+            # A server with the provider that is no node says of itself that it is not ready.
+            if row is not None and _read(cursor, "wsrep_on") == "1":
                 if row[1] == "OFF":
                     raise dbapi.OperationalError(1047, "the node is not ready")
                 _catch_up(cursor)
@@ -128,17 +128,15 @@ def _refuse_readers(dbapi: Any, conn: Any) -> None:
 def _catch_up(cursor: Any) -> None:
     """Wait until the node has all that was committed before: it may be a moment behind the one that
     was in use. It waits for 30 s at most (`repl.causal_read_timeout`), and then fails."""
-    cursor.execute("SELECT @@wsrep_sync_wait")
-    own = int(cursor.fetchone()[0])
+    own = _read(cursor, "wsrep_sync_wait")
     cursor.execute("SET SESSION wsrep_sync_wait = 1")
     cursor.execute("SELECT count(*) FROM information_schema.engines")
     cursor.execute(f"SET SESSION wsrep_sync_wait = {own}")
 
 
-def _in_cluster(cursor: Any) -> bool:
-    """A server with the provider that is no node says of itself that it is not ready."""
-    cursor.execute("SELECT @@wsrep_on")
-    return str(cursor.fetchone()[0]) == "1"
+def _read(cursor: Any, variable: str) -> str:
+    cursor.execute(f"SELECT @@{variable}")
+    return str(cursor.fetchone()[0])
 
 
 # --- The primaries of MariaDB and MySQL by what they wrote: each transaction in the binary log has

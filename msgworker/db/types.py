@@ -174,8 +174,6 @@ def beginning(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
 
 
 class _place_of(OfDatabase):
-    """Where a text begins in another one, from 1 on; 0 = it is not there."""
-
     type = sa.Integer()
 
 

@@ -107,16 +107,8 @@ HOLDING = Metric(
 )
 LIVING = Metric("msgworker_table_instances", "gauge", "Instances that work on the table", ("life",))
 
-METRICS: dict[str, Metric] = {
-    one.name: one
-    for one in (
-        *(MESSAGES, HANDLER, WAIT, LOOKS, WASTED, OFFERED, WON, SETTLES, IN_FLIGHT, RUNNING),
-        *(INSTANCES, THREADS, MARGIN, LOST, RECOVERIES, RECOVERED, OUTAGES, AWAY, ALONE),
-        *(TICKS, TICKS_SKIPPED, TICKS_REPLACED, TICKS_FAILED, JOBS, UP, OLDEST, TABLE),
-        *(UNKNOWN_DEAD, HOLDING, LIVING),
-    )
-}
-"""By name, in the order of the documentation."""
+METRICS = {one.name: one for one in [*globals().values()] if isinstance(one, Metric)}
+"""All of these by name, in the order of the documentation."""
 
 
 # --- Counts as plain values, which go through a pipe as JSON and can be added up.
