@@ -657,8 +657,7 @@ class MariaDB(MySQL):
     def _read_limit(self, seconds: float) -> dict[str, str]:
         return {"max_statement_time": f"{max(1, round(seconds * 1000)) / 1000:.3f}"}
 
-    def _limits(self, seconds: float) -> dict[str, str]:
-        return {"max_statement_time": f"{seconds:.3f}"}
+    _limits = _read_limit
 
     writers_variable = ("wsrep_on", "ON")
 
