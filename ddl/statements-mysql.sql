@@ -475,8 +475,8 @@ UPDATE msgworker_message FORCE INDEX (PRIMARY) SET status=-1, available_at=CASE 
     finished_at=CASE WHEN (CASE WHEN (coalesce(msgworker_message.error_try_times, 0) < 3) THEN
     coalesce(msgworker_message.error_try_times, 0) + %s ELSE 3 END >= 3) THEN utc_timestamp(6) END,
     last_error=%s, claimed_by=NULL, error_try_times=CASE WHEN (coalesce(msgworker_message.error_try_times, 0)
-    < 3) THEN coalesce(msgworker_message.error_try_times, 0) + %s ELSE 3 END WHERE msgworker_message.msg_id IN
-    (/* each of mw_ids */) AND msgworker_message.status = 1 AND msgworker_message.claimed_by = %s AND
+    < 3) THEN coalesce(msgworker_message.error_try_times, 0) + %s ELSE 3 END WHERE msgworker_message.msg_id =
+    %s AND msgworker_message.status = 1 AND msgworker_message.claimed_by = %s AND
     coalesce(msgworker_message.error_try_times, 0) = %s AND coalesce(msgworker_message.later_times, 0) = %s;
 SELECT msgworker_message.msg_id, CASE WHEN msgworker_message.claimed_at BETWEEN '0001-01-02' AND '9999-12-30'
     THEN msgworker_message.claimed_at END AS anon_1, (SELECT max(l.try_no) AS max_1
@@ -485,19 +485,19 @@ WHERE l.table_name = %s AND l.msg_id = msgworker_message.msg_id) AS anon_2, utc_
 FROM msgworker_message
 WHERE msgworker_message.msg_id IN (/* each of mw_ids */);
 UPDATE msgworker_message FORCE INDEX (PRIMARY) SET status=-1, available_at=NULL, finished_at=utc_timestamp(6),
-    last_error=%s, claimed_by=NULL, error_try_times=3 WHERE msgworker_message.msg_id IN (/* each of mw_ids */)
-    AND msgworker_message.status = 1 AND msgworker_message.claimed_by = %s AND
+    last_error=%s, claimed_by=NULL, error_try_times=3 WHERE msgworker_message.msg_id = %s AND
+    msgworker_message.status = 1 AND msgworker_message.claimed_by = %s AND
     coalesce(msgworker_message.error_try_times, 0) = %s AND coalesce(msgworker_message.later_times, 0) = %s;
 UPDATE msgworker_message FORCE INDEX (PRIMARY) SET status=CASE WHEN
     (coalesce(msgworker_message.error_try_times, 0) > 0) THEN -1 ELSE 0 END, available_at=(utc_timestamp(6) +
     INTERVAL ROUND(%s * 1000000) MICROSECOND), later_times=(coalesce(msgworker_message.later_times, 0) + %s),
-    last_error=%s, claimed_by=NULL WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND
-    msgworker_message.status = 1 AND msgworker_message.claimed_by = %s AND
-    coalesce(msgworker_message.error_try_times, 0) = %s AND coalesce(msgworker_message.later_times, 0) = %s;
+    last_error=%s, claimed_by=NULL WHERE msgworker_message.msg_id = %s AND msgworker_message.status = 1 AND
+    msgworker_message.claimed_by = %s AND coalesce(msgworker_message.error_try_times, 0) = %s AND
+    coalesce(msgworker_message.later_times, 0) = %s;
 UPDATE msgworker_message FORCE INDEX (PRIMARY) SET status=CASE WHEN
     (coalesce(msgworker_message.error_try_times, 0) > 0) THEN -1 ELSE 0 END, available_at=NULL,
-    claimed_by=NULL WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status = 1
-    AND msgworker_message.claimed_by = %s AND coalesce(msgworker_message.error_try_times, 0) = %s AND
+    claimed_by=NULL WHERE msgworker_message.msg_id = %s AND msgworker_message.status = 1 AND
+    msgworker_message.claimed_by = %s AND coalesce(msgworker_message.error_try_times, 0) = %s AND
     coalesce(msgworker_message.later_times, 0) = %s;
 
 -- settle_batch: Write that all messages are done; return the next ones that are flagged by us now

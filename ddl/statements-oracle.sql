@@ -794,10 +794,9 @@ UPDATE msgworker_message SET status=-1, available_at=CASE WHEN (CASE WHEN
     :coalesce_1 ELSE 3 END >= 3) THEN CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) END,
     last_error=:mw_error, claimed_by=NULL, error_try_times=CASE WHEN
     (coalesce(msgworker_message.error_try_times, 0) < 3) THEN coalesce(msgworker_message.error_try_times, 0) +
-    :coalesce_1 ELSE 3 END WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND
-    msgworker_message.status = 1 AND msgworker_message.claimed_by = :mw_me AND
-    coalesce(msgworker_message.error_try_times, 0) = :mw_tries AND coalesce(msgworker_message.later_times, 0)
-    = :mw_times;
+    :coalesce_1 ELSE 3 END WHERE msgworker_message.msg_id = :mw_id AND msgworker_message.status = 1 AND
+    msgworker_message.claimed_by = :mw_me AND coalesce(msgworker_message.error_try_times, 0) = :mw_tries AND
+    coalesce(msgworker_message.later_times, 0) = :mw_times;
 SELECT msgworker_message.msg_id, msgworker_message.claimed_at AS anon_1, (SELECT max(l.try_no) AS max_1
 FROM msgworker_try l
 WHERE l.table_name = :mw_table AND l.msg_id = msgworker_message.msg_id) AS anon_2, CAST(SYSTIMESTAMP AT TIME
@@ -805,19 +804,19 @@ WHERE l.table_name = :mw_table AND l.msg_id = msgworker_message.msg_id) AS anon_
 FROM msgworker_message
 WHERE msgworker_message.msg_id IN (/* each of mw_ids */);
 UPDATE msgworker_message SET status=-1, available_at=NULL, finished_at=CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS
-    TIMESTAMP), last_error=:mw_error, claimed_by=NULL, error_try_times=3 WHERE msgworker_message.msg_id IN (/*
-    each of mw_ids */) AND msgworker_message.status = 1 AND msgworker_message.claimed_by = :mw_me AND
+    TIMESTAMP), last_error=:mw_error, claimed_by=NULL, error_try_times=3 WHERE msgworker_message.msg_id =
+    :mw_id AND msgworker_message.status = 1 AND msgworker_message.claimed_by = :mw_me AND
     coalesce(msgworker_message.error_try_times, 0) = :mw_tries AND coalesce(msgworker_message.later_times, 0)
     = :mw_times;
 UPDATE msgworker_message SET status=CASE WHEN (coalesce(msgworker_message.error_try_times, 0) > 0) THEN -1
     ELSE 0 END, available_at=(CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) + NUMTODSINTERVAL(:mw_delay,
     'SECOND')), later_times=(coalesce(msgworker_message.later_times, 0) + :coalesce_1), last_error=:mw_error,
-    claimed_by=NULL WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status = 1
-    AND msgworker_message.claimed_by = :mw_me AND coalesce(msgworker_message.error_try_times, 0) = :mw_tries
-    AND coalesce(msgworker_message.later_times, 0) = :mw_times;
+    claimed_by=NULL WHERE msgworker_message.msg_id = :mw_id AND msgworker_message.status = 1 AND
+    msgworker_message.claimed_by = :mw_me AND coalesce(msgworker_message.error_try_times, 0) = :mw_tries AND
+    coalesce(msgworker_message.later_times, 0) = :mw_times;
 UPDATE msgworker_message SET status=CASE WHEN (coalesce(msgworker_message.error_try_times, 0) > 0) THEN -1
-    ELSE 0 END, available_at=NULL, claimed_by=NULL WHERE msgworker_message.msg_id IN (/* each of mw_ids */)
-    AND msgworker_message.status = 1 AND msgworker_message.claimed_by = :mw_me AND
+    ELSE 0 END, available_at=NULL, claimed_by=NULL WHERE msgworker_message.msg_id = :mw_id AND
+    msgworker_message.status = 1 AND msgworker_message.claimed_by = :mw_me AND
     coalesce(msgworker_message.error_try_times, 0) = :mw_tries AND coalesce(msgworker_message.later_times, 0)
     = :mw_times;
 

@@ -592,7 +592,7 @@ UPDATE msgworker_message SET status=-1, available_at=CASE WHEN (CASE WHEN
     THEN coalesce(msgworker_message.error_try_times, 0) + %(coalesce_1)s::SMALLINT ELSE 3 END >= 3) THEN
     statement_timestamp() END, last_error=%(mw_error)s::VARCHAR, claimed_by=NULL, error_try_times=CASE WHEN
     (coalesce(msgworker_message.error_try_times, 0) < 3) THEN coalesce(msgworker_message.error_try_times, 0) +
-    %(coalesce_1)s::SMALLINT ELSE 3 END WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND
+    %(coalesce_1)s::SMALLINT ELSE 3 END WHERE msgworker_message.msg_id = %(mw_id)s::BIGINT AND
     msgworker_message.status > 0 AND msgworker_message.status < 2 AND msgworker_message.claimed_by =
     %(mw_me)s::VARCHAR AND coalesce(msgworker_message.error_try_times, 0) = %(mw_tries)s::INTEGER AND
     coalesce(msgworker_message.later_times, 0) = %(mw_times)s::INTEGER;
@@ -604,20 +604,20 @@ WHERE l.table_name = %(mw_table)s::VARCHAR AND l.msg_id = msgworker_message.msg_
 FROM msgworker_message
 WHERE msgworker_message.msg_id IN (/* each of mw_ids */);
 UPDATE msgworker_message SET status=-1, available_at=NULL, finished_at=statement_timestamp(),
-    last_error=%(mw_error)s::VARCHAR, claimed_by=NULL, error_try_times=3 WHERE msgworker_message.msg_id IN (/*
-    each of mw_ids */) AND msgworker_message.status > 0 AND msgworker_message.status < 2 AND
+    last_error=%(mw_error)s::VARCHAR, claimed_by=NULL, error_try_times=3 WHERE msgworker_message.msg_id =
+    %(mw_id)s::BIGINT AND msgworker_message.status > 0 AND msgworker_message.status < 2 AND
     msgworker_message.claimed_by = %(mw_me)s::VARCHAR AND coalesce(msgworker_message.error_try_times, 0) =
     %(mw_tries)s::INTEGER AND coalesce(msgworker_message.later_times, 0) = %(mw_times)s::INTEGER;
 UPDATE msgworker_message SET status=CASE WHEN (coalesce(msgworker_message.error_try_times, 0) > 0) THEN -1
     ELSE 0 END, available_at=(statement_timestamp() + make_interval(secs => %(mw_delay)s)),
     later_times=(coalesce(msgworker_message.later_times, 0) + %(coalesce_1)s::SMALLINT),
-    last_error=%(mw_error)s::VARCHAR, claimed_by=NULL WHERE msgworker_message.msg_id IN (/* each of mw_ids */)
-    AND msgworker_message.status > 0 AND msgworker_message.status < 2 AND msgworker_message.claimed_by =
+    last_error=%(mw_error)s::VARCHAR, claimed_by=NULL WHERE msgworker_message.msg_id = %(mw_id)s::BIGINT AND
+    msgworker_message.status > 0 AND msgworker_message.status < 2 AND msgworker_message.claimed_by =
     %(mw_me)s::VARCHAR AND coalesce(msgworker_message.error_try_times, 0) = %(mw_tries)s::INTEGER AND
     coalesce(msgworker_message.later_times, 0) = %(mw_times)s::INTEGER;
 UPDATE msgworker_message SET status=CASE WHEN (coalesce(msgworker_message.error_try_times, 0) > 0) THEN -1
-    ELSE 0 END, available_at=NULL, claimed_by=NULL WHERE msgworker_message.msg_id IN (/* each of mw_ids */)
-    AND msgworker_message.status > 0 AND msgworker_message.status < 2 AND msgworker_message.claimed_by =
+    ELSE 0 END, available_at=NULL, claimed_by=NULL WHERE msgworker_message.msg_id = %(mw_id)s::BIGINT AND
+    msgworker_message.status > 0 AND msgworker_message.status < 2 AND msgworker_message.claimed_by =
     %(mw_me)s::VARCHAR AND coalesce(msgworker_message.error_try_times, 0) = %(mw_tries)s::INTEGER AND
     coalesce(msgworker_message.later_times, 0) = %(mw_times)s::INTEGER;
 

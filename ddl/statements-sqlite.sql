@@ -548,10 +548,9 @@ UPDATE msgworker_message SET status=-1, available_at=CASE WHEN (CASE WHEN
     coalesce(msgworker_message.error_try_times, 0) + ? ELSE 3 END >= 3) THEN strftime('%Y-%m-%d %H:%M:%f',
     'now') END, last_error=?, claimed_by=NULL, error_try_times=CASE WHEN
     (coalesce(msgworker_message.error_try_times, 0) < 3) THEN coalesce(msgworker_message.error_try_times, 0) +
-    ? ELSE 3 END WHERE msgworker_message.msg_id IN (SELECT value
-FROM json_each(?)) AND msgworker_message.status > 0 AND msgworker_message.status < 2 AND
-    msgworker_message.claimed_by = CAST(? AS TEXT) AND coalesce(msgworker_message.error_try_times, 0) = ? AND
-    coalesce(msgworker_message.later_times, 0) = ?;
+    ? ELSE 3 END WHERE msgworker_message.msg_id = ? AND msgworker_message.status > 0 AND
+    msgworker_message.status < 2 AND msgworker_message.claimed_by = CAST(? AS TEXT) AND
+    coalesce(msgworker_message.error_try_times, 0) = ? AND coalesce(msgworker_message.later_times, 0) = ?;
 SELECT msgworker_message.msg_id, CASE WHEN msgworker_message.claimed_at GLOB '[0-9][0-9][0-9][0-9]-*' AND
     julianday(msgworker_message.claimed_at) IS NOT NULL THEN msgworker_message.claimed_at END AS anon_1,
     (SELECT max(l.try_no) AS max_1
@@ -562,22 +561,21 @@ FROM msgworker_message
 WHERE msgworker_message.msg_id IN (SELECT value
 FROM json_each(?));
 UPDATE msgworker_message SET status=-1, available_at=NULL, finished_at=strftime('%Y-%m-%d %H:%M:%f', 'now'),
-    last_error=?, claimed_by=NULL, error_try_times=3 WHERE msgworker_message.msg_id IN (SELECT value
-FROM json_each(?)) AND msgworker_message.status > 0 AND msgworker_message.status < 2 AND
-    msgworker_message.claimed_by = CAST(? AS TEXT) AND coalesce(msgworker_message.error_try_times, 0) = ? AND
-    coalesce(msgworker_message.later_times, 0) = ?;
+    last_error=?, claimed_by=NULL, error_try_times=3 WHERE msgworker_message.msg_id = ? AND
+    msgworker_message.status > 0 AND msgworker_message.status < 2 AND msgworker_message.claimed_by = CAST(? AS
+    TEXT) AND coalesce(msgworker_message.error_try_times, 0) = ? AND coalesce(msgworker_message.later_times,
+    0) = ?;
 UPDATE msgworker_message SET status=CASE WHEN (coalesce(msgworker_message.error_try_times, 0) > 0) THEN -1
     ELSE 0 END, available_at=strftime('%Y-%m-%d %H:%M:%f', 'now', ? || ' seconds'),
     later_times=(coalesce(msgworker_message.later_times, 0) + ?), last_error=?, claimed_by=NULL WHERE
-    msgworker_message.msg_id IN (SELECT value
-FROM json_each(?)) AND msgworker_message.status > 0 AND msgworker_message.status < 2 AND
+    msgworker_message.msg_id = ? AND msgworker_message.status > 0 AND msgworker_message.status < 2 AND
     msgworker_message.claimed_by = CAST(? AS TEXT) AND coalesce(msgworker_message.error_try_times, 0) = ? AND
     coalesce(msgworker_message.later_times, 0) = ?;
 UPDATE msgworker_message SET status=CASE WHEN (coalesce(msgworker_message.error_try_times, 0) > 0) THEN -1
-    ELSE 0 END, available_at=NULL, claimed_by=NULL WHERE msgworker_message.msg_id IN (SELECT value
-FROM json_each(?)) AND msgworker_message.status > 0 AND msgworker_message.status < 2 AND
-    msgworker_message.claimed_by = CAST(? AS TEXT) AND coalesce(msgworker_message.error_try_times, 0) = ? AND
-    coalesce(msgworker_message.later_times, 0) = ?;
+    ELSE 0 END, available_at=NULL, claimed_by=NULL WHERE msgworker_message.msg_id = ? AND
+    msgworker_message.status > 0 AND msgworker_message.status < 2 AND msgworker_message.claimed_by = CAST(? AS
+    TEXT) AND coalesce(msgworker_message.error_try_times, 0) = ? AND coalesce(msgworker_message.later_times,
+    0) = ?;
 
 -- settle_batch: Write that all messages are done; return the next ones that are flagged by us now
 UPDATE msgworker_message SET status=2, claimed_by=NULL, finished_at=strftime('%Y-%m-%d %H:%M:%f', 'now') WHERE

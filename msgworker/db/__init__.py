@@ -115,6 +115,7 @@ from msgworker.db.drivers import (
     Escaped,
     QueryText,
     change_by_text,
+    change_each,
     change_text_for,
     committing_each,
     fetch,

@@ -212,6 +212,14 @@ def _is_listened_to(conn: sa.Connection) -> bool:
     )
 
 
+def change_each(conn: sa.Connection, change: sa.Update, rows: list[dict[str, Any]]) -> int:
+    """How many rows an UPDATE of one row has changed, for each of these parameters: in one call,
+    where the driver counts over all of them."""
+    if conn.dialect.supports_sane_multi_rowcount:
+        return conn.execute(change, rows).rowcount
+    return sum([conn.execute(change, row).rowcount for row in rows])
+
+
 class ChangeText(NamedTuple):
     """A compiled UPDATE. fixed: the values that are part of the statement. lists: parameters
     whose ids are written into it. order: of the parameters, where they have no names. converted:

@@ -82,10 +82,15 @@ def write_done(
         for portion in t.portions(ids):
             conn.execute(locking(t), {"mw_ids": portion}).all()
     written = 0
-    for seen, same in _by_tries(t, plain):
-        params: dict[str, Any] = {"mw_me": me} | ({} if seen is None else {"mw_tries": seen})
+    by_tries: dict[int | None, list[int]] = {}
+    if t.has("claimed_by"):
+        by_tries[None] = [s.msg_id for s in plain]
+    else:
+        for s in plain:
+            by_tries.setdefault(s.tries, []).append(s.msg_id)
+    for seen, same in by_tries.items():
         for portion in t.portions(same):
-            written += finish(conn, t, params | {"mw_ids": portion}, seen is not None)
+            written += finish(conn, t, portion, me, seen)
     if written != len(plain):
         raise FlagMissing
     moved = 0
@@ -93,17 +98,6 @@ def write_done(
         moved += changed(conn, t, "advance", advance(t), {"mw_ids": portion, "mw_me": me})
     flagged = moved_on(conn, t, nexts, moved, me=me)
     return {s.msg_id: Settled.ADVANCED if s.next_id in flagged else Settled.ENDED for s in plain}
-
-
-def _by_tries(t: Tables, batch: Sequence[Settlement]) -> list[tuple[int | None, Sequence[int]]]:
-    """Messages by the tries they were claimed with; all in one group, with None, if the table has
-    owners."""
-    if t.has("claimed_by"):
-        return [(None, [s.msg_id for s in batch])]
-    groups: dict[int | None, list[int]] = {}
-    for s in batch:
-        groups.setdefault(s.tries, []).append(s.msg_id)
-    return list(groups.items())
 
 
 def locking(t: Tables) -> Select[Any]:
@@ -114,16 +108,15 @@ def locking(t: Tables) -> Select[Any]:
     return t.built("settle_lock", build)
 
 
-def finish(conn: Connection, t: Tables, params: dict[str, Any], counted: bool) -> int:
-    """End messages that are done; returns how many rows were ours."""
-    return changed(conn, t, ("finish", counted), finish_of(t, counted), params)
-
-
-def finish_of(t: Tables, counted: bool) -> sa.Update:
-    def build() -> sa.Update:
-        return finishing(t, t.among(t.cols().msg_id), counted)
-
-    return t.built(("finish", counted), build)
+def finish(conn: Connection, t: Tables, ids: Sequence[int], me: str, seen: int | None) -> int:
+    """End messages that are done; returns how many rows were ours. seen: the tries that they were
+    claimed with; None = not asked for, as where rows have owners."""
+    params: dict[str, Any] = {"mw_ids": ids, "mw_me": me}
+    if seen is not None:
+        params["mw_tries"] = seen
+    key = ("finish", seen is not None)
+    change = t.built(key, lambda: finishing(t, t.among(t.cols().msg_id), seen is not None))
+    return changed(conn, t, key, change, params)
 
 
 def finishing(t: Tables, among: ColumnElement[bool], counted: bool) -> sa.Update:

@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from msgworker.db import (
     array_param,
     array_text,
+    change_each,
     committing_each,
     has_sent_nothing,
     now,
@@ -85,10 +86,10 @@ def settle(
         settled = done_together(conn, t, plain, me)
     else:
         settled = write_done(conn, t, plain, others, me)
-    for settlement in others:
-        _write(conn, t, settlement, me)
-        settled[settlement.msg_id] = Settled.ENDED
-    _keep_tries(conn, t, others, me)
+    if others:
+        _write(conn, t, others, me)
+        settled |= dict.fromkeys((s.msg_id for s in others), Settled.ENDED)
+        _keep_tries(conn, t, others, me)
     if t.on_update:
         _check_settled(conn, t, batch, settled, me)
     if sending:
@@ -140,7 +141,12 @@ def _settle_alone(
         ids = sorted({settlement.msg_id, settlement.next_id})
         conn.execute(locking(t), {"mw_ids": ids}).all()
     try:
-        _write(conn, t, settlement, me)
+        if settlement.outcome is Outcome.DONE:
+            seen = None if t.has("claimed_by") else settlement.tries
+            if not finish(conn, t, [settlement.msg_id], me, seen):
+                return Settled.LOST
+        else:
+            _write(conn, t, [settlement], me)
     except FlagMissing:
         return Settled.LOST
     check_written(conn, t, {settlement.msg_id: _wanted(t, settlement)})
@@ -184,24 +190,21 @@ def _settle_in_one(conn: Connection, t: Tables, s: Settlement, me: str) -> Settl
         return None
 
 
-def _write(conn: Connection, t: Tables, s: Settlement, me: str) -> None:
-    """Write one outcome; raises FlagMissing if the row is not ours."""
-    params: dict[str, Any] = {"mw_ids": [s.msg_id], "mw_me": me}
-    counted = s.tries is not None
-    if s.outcome is Outcome.DONE:
-        counted = counted and not t.has("claimed_by")
-    else:
-        params |= _outcome_params(t, s)
-        if counted and t.has("later_times"):
-            params["mw_times"] = s.later_times
-    if counted:
-        params["mw_tries"] = s.tries
-    if s.outcome is Outcome.DONE:
-        written = finish(conn, t, params, counted)
-    else:
-        written = conn.execute(_statement(t, s.outcome, counted), params).rowcount
-    if written != 1:
-        raise FlagMissing
+def _write(conn: Connection, t: Tables, some: Sequence[Settlement], me: str) -> None:
+    """Write outcomes other than done, those of one kind in one call of the driver; raises
+    FlagMissing if a row is not ours."""
+    alike: dict[tuple[Outcome, bool], list[dict[str, Any]]] = {}
+    for s in some:
+        params = {"mw_id": s.msg_id, "mw_me": me} | _outcome_params(t, s)
+        counted = s.tries is not None
+        if counted:
+            params["mw_tries"] = s.tries
+            if t.has("later_times"):
+                params["mw_times"] = s.later_times
+        alike.setdefault((s.outcome, counted), []).append(params)
+    for kind, rows in alike.items():
+        if change_each(conn, _statement(t, *kind), rows) != len(rows):
+            raise FlagMissing
 
 
 _KINDS = {
@@ -272,7 +275,8 @@ def _statement(t: Tables, outcome: Outcome, counted: bool) -> sa.Update:
         if counted and c.later_times is not None:
             times = sa.func.coalesce(c.later_times, ZERO)
             same_claim.append(times == bindparam("mw_times", type_=sa.Integer()))
-        mine = (t.among(c.msg_id), t.mine(c, ME), *same_claim)
+        this = t.within(c, c.msg_id == bindparam("mw_id", type_=sa.BigInteger()))
+        mine = (this, t.mine(c, ME), *same_claim)
         values = t.tries_last(_outcome_values(t, outcome))
         return by_key(t, sa.update(t.message).where(*mine).ordered_values(*values))
 

@@ -115,7 +115,11 @@ class Connection:
     """Stands for sqlalchemy.Connection."""
 
     dialect = SimpleNamespace(
-        name="sqlite", driver="", paramstyle="", set_isolation_level=lambda raw, level: None
+        name="sqlite",
+        driver="",
+        paramstyle="",
+        supports_sane_multi_rowcount=True,
+        set_isolation_level=lambda raw, level: None,
     )
     connection = SimpleNamespace(dbapi_connection=None, driver_connection=None)
     is_active = True  # as its own transaction
@@ -166,8 +170,9 @@ class Connection:
         if writes:
             self._sent.append(Sent(statement, params, found.rowcount))
             self._act = self._act or _act()
-            if self._act is not Act.RECOVER and not isinstance(params, list):
-                self._who = (params or {}).get("mw_me", self._who)
+            if self._act is not Act.RECOVER:
+                first = params[0] if isinstance(params, list) else params or {}
+                self._who = first.get("mw_me", self._who)
         return found
 
     def scalars(self, statement: Any, params: Any = None) -> Any:

@@ -33,7 +33,6 @@ from msgworker.store import (
     change,
     claim,
     controls,
-    done,
     jobs,
     lease,
     limits,
@@ -146,10 +145,9 @@ def any_claim() -> AbstractContextManager[None]:
 
     def statement(t: Tables, outcome: Outcome, counted: bool) -> sa.Update:
         c = t.cols()
-        if outcome is Outcome.DONE:
-            return done.finish_of(t, False)
         unasked = [sa.bindparam(name, type_=sa.Integer()) >= 0 for name in ("mw_tries", "mw_times")]
-        mine = (t.among(c.msg_id), t.mine(c, rows.ME), *unasked)
+        this = c.msg_id == sa.bindparam("mw_id", type_=sa.BigInteger())
+        mine = (this, t.mine(c, rows.ME), *unasked)
         return sa.update(t.message).where(*mine).values(settle._outcome_values(t, outcome))
 
     return replaced(settle, "_statement", statement)

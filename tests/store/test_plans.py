@@ -107,9 +107,9 @@ class Recorder:
         self.sent: list[tuple[str, Any]] = []
 
     def __call__(self, act: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        def note(conn: Any, cursor: Any, text: str, parameters: Any, *rest: Any) -> None:
+        def note(conn: Any, _: Any, text: str, parameters: Any, __: Any, many: bool) -> None:
             if self.store.t.message.name in text:
-                self.sent.append((text, parameters))
+                self.sent.append((text, parameters[0] if many else parameters))
 
         engine = self.store.app.engine
         with engine.connect() as conn:
@@ -160,7 +160,7 @@ def _acts(store: Store) -> Iterator[tuple[str, tuple[str, ...], Callable[[Record
     yield "settle in steps", (key,), lambda r: r(settle.settle, moves, me=ME, in_steps=True)
     failed = [s._replace(outcome=Outcome.FAILED, next_id=None, error="no") for s in moves[:5]]
     yield "settle failures", (key,), lambda r: r(settle.settle, failed, me=ME)
-    yield "finish", (key,), lambda r: r(done.finish, {"mw_ids": open_ids[:20], "mw_me": ME}, False)
+    yield "finish", (key,), lambda r: r(done.finish, open_ids[:20], ME, None)
     nexts = {"mw_ids": open_ids[:20], "mw_me": ME}
     yield "advance", (key,), lambda r: r(_advance, nexts)
     shares = [Share(s.msg_id, (), s.next_id) for s in moves]

@@ -202,6 +202,36 @@ def test_settle_writes_every_outcome(store):
     assert store.table.column("later_times")[3] == 1
 
 
+def test_outcomes_of_one_kind_are_written_in_one_call_of_the_driver(store):
+    ids = send(store.app, *"abcdef")
+    store.flagged(*ids)
+    sent: list[tuple[str, bool]] = []
+    event.listen(
+        store.app.engine, "before_cursor_execute", lambda *a: sent.append((a[2], bool(a[5])))
+    )
+    batch = [bad(i, delay_seconds=10.0 * i) for i in ids[:3]]
+    batch += [bad(i, Outcome.LATER, delay_seconds=60.0) for i in ids[3:5]]
+    store(settle.settle, [*batch, Settlement(ids[5], Outcome.RELEASED)], me=ME)
+    written = [many for text, many in sent if text.startswith("UPDATE msgworker_message ")]
+    assert written == [True, True, False]
+
+
+def test_one_lost_outcome_of_several_leaves_the_batch_as_it_was(store, subtests):
+    for edit in ({"claimed_by": OTHER}, {"error_try_times": 1}, {"status": 0}):
+        ids = send(store.app, *of_their_own("abc", edit))
+        store.flagged(*ids)
+        store.row(ids[1], **edit)
+        with subtests.test(edit=edit):
+            batch = [bad(i, tries=0) for i in ids]
+            with pytest.raises(done.FlagMissing):
+                store(settle.settle, batch, me=ME)
+            assert [store.state(i)[0] for i in ids[::2]] == [1, 1]
+            became = store.settle(*batch)
+            assert became == dict(
+                zip(ids, [Settled.ENDED, Settled.LOST, Settled.ENDED], strict=True)
+            )
+
+
 def test_an_outcome_of_an_earlier_claim_is_not_written(store):
     """The same instance has the row again, one try later: a late statement must not count twice."""
     (a,) = send(store.app, "a")
