@@ -345,7 +345,9 @@ def shown(value: Any, most: int = 64) -> str:
     r"""Text from outside, for one line of output: at most `most` characters; characters that cannot
     be printed, or are not UTF-8, become escapes (\n, \xff)."""
     text = value if isinstance(value, str) else str(value)
-    line = "".join(_printable(char) for char in text[:most])
+    line = text[:most]
+    if not line.isprintable():
+        line = "".join(map(_printable, line))
     return line if len(text) <= most else f"{line}..."
 
 

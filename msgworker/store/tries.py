@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import hashlib
 import re
 from collections import defaultdict
@@ -92,6 +93,7 @@ def _apart(error_text: str) -> tuple[str, str]:
     return error_text[: place.start()], f" [{place[1]}{place[2]}]"
 
 
+@functools.lru_cache(256)  # the same for a try that is stored and for its line in the log
 def fingerprint(error: str | bytes) -> str:
     """12 hexadecimal digits, the same for all errors that are alike but for ids and values; of a
     very long one, of the beginning that operators read."""
