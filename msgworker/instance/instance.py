@@ -85,8 +85,8 @@ class Instance:
         self.tally = Tally()
         self.tally.count(setup.events)
         every = setup.settings.log_every_failure or retry_level != logging.INFO
-        storms = None if every else LogThrottle()
-        EventLog(setup.events, shared.log, retry_level=retry_level, storms=storms)
+        throttle = None if every else LogThrottle()
+        EventLog(setup.events, shared.log, retry_level=retry_level, throttle=throttle)
         self._hurried = False
         self.ending = StopOnce()
         self.stop_request = stop_request or StopRequest()
@@ -110,7 +110,6 @@ class Instance:
             settle=partial(self.settler.flush, takes_one=True),
         )
         self.claimer = Claimer(setup, shared, self.lane_limit)
-        self.limit_poller = self.claimer.limit_poller
         self.finder = Finder(setup, shared, self.member, self.claimer)
         lease = OwnLease(setup, shared, self.member, self.claimer.rejected_rows.reasons)
         self.heartbeat = Heartbeat(setup, shared, lease)
@@ -283,7 +282,7 @@ class Instance:
         """Ask all parts to stop before waiting for one. Each wait ends at the deadline of the whole
         stop, when the watchdog cuts the connections."""
         self._give_up_at(self._deadline + GIVE_UP_SECONDS)
-        self.shared.in_flight.cancel()
+        self.shared.in_flight.cancel_all()
         parts = self.parts[::-1]
         for part in parts:
             part.ask()
@@ -309,7 +308,7 @@ class Instance:
         while True:
             # In each round: a handler thread may just have started another handler, and a settle
             # may just have queued a lane for its next message.
-            self.shared.in_flight.cancel()
+            self.shared.in_flight.cancel_all()
             self.settler.release(self.lanes.take_back(), wait=False)
             now = time.monotonic()
             pause = TICK_SECONDS if cancelled else min(TICK_SECONDS, self._deadline - now)

@@ -259,7 +259,7 @@ Group = tuple[str, str, str]
 
 
 @dataclass(slots=True)
-class More:
+class Suppressed:
     """The lines of a group in a minute, from `since` on: `lines` in all, `count` that were not
     logged. topic, error, level: of the latest one of those."""
 
@@ -278,7 +278,7 @@ class LogThrottle:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._groups: dict[Group, More] = {}
+        self._groups: dict[Group, Suppressed] = {}
 
     def logs(self, name: str, topic: Any, mark: str, *, level: int, error: str) -> bool:
         """Whether to log a line; if not, it is counted. mark: the fingerprint of the error."""
@@ -287,7 +287,7 @@ class LogThrottle:
             if group not in self._groups and len(self._groups) >= MOST_GROUPS:
                 group = (name, "", "")
             now = self._clock()
-            seen = self._groups.setdefault(group, More(name, now))
+            seen = self._groups.setdefault(group, Suppressed(name, now))
             if not seen.count and now - seen.since >= SECONDS:  # a new minute of this group
                 seen.since, seen.lines = now, 0
             seen.lines += 1
@@ -297,7 +297,7 @@ class LogThrottle:
             seen.topic, seen.error, seen.level = str(topic), error, level
             return False
 
-    def over(self, *, all_of_them: bool = False) -> list[More]:
+    def over(self, *, all_of_them: bool = False) -> list[Suppressed]:
         """What was not logged in minutes that are over, whose groups start anew. all_of_them: the
         present minute too."""
         with self._lock:
@@ -322,11 +322,11 @@ class EventLog:
         log: logging.LoggerAdapter[logging.Logger],
         *,
         retry_level: int = logging.INFO,
-        storms: LogThrottle | None = None,
+        throttle: LogThrottle | None = None,
     ) -> None:
-        """retry_level: for a failed try that is tried again. storms: None = log every line."""
+        """retry_level: for a failed try that is tried again. throttle: None = log every line."""
         self._log = log
-        self._storms = storms
+        self._throttle = throttle
         self._overlapped: dict[str, Any] = {}  # the message for which a schedule has skipped ticks
         loggers: dict[type[events.Event], Callable[[Any], None]] = {
             events.InstanceStarted: self._started,
@@ -343,9 +343,11 @@ class EventLog:
             events.ScheduleFailed: self._not_fired,
             events.JobCompleted: self._job_completed,
         }
-        if storms is not None:
-            loggers[events.Renewed] = lambda _: self._sum_up(storms.over())
-            loggers[events.InstanceStopped] = lambda _: self._sum_up(storms.over(all_of_them=True))
+        if throttle is not None:
+            loggers[events.Renewed] = lambda _: self._sum_up(throttle.over())
+            loggers[events.InstanceStopped] = lambda _: self._sum_up(
+                throttle.over(all_of_them=True)
+            )
         for kind, log_event in loggers.items():
             stream.on(kind, log_event)
 
@@ -375,15 +377,15 @@ class EventLog:
         extra = _facts(name, row)
         values = None if raised is None else (type(raised), raised, raised.__traceback__)
         error = shown(event.error.removeprefix(LATER), MAX_ERROR)  # on one line
-        if self._storms is not None:
+        if self._throttle is not None:
             mark = fingerprint(event.error.removeprefix(LATER))
-            if not self._storms.logs(name, extra["topic"], mark, level=level, error=error):
+            if not self._throttle.logs(name, extra["topic"], mark, level=level, error=error):
                 return
         text = "message %s %s: %s"
         self._log.log(level, text, row.msg_id, what, error, exc_info=values, extra=extra)
 
-    def _sum_up(self, storms: list[More]) -> None:
-        for more in storms:
+    def _sum_up(self, some: list[Suppressed]) -> None:
+        for more in some:
             text = "%s x %s more in the last minute: topic %s, %s"
             extra = {"event": more.name, "topic": more.topic, "more": more.count}
             values = (more.name, f"{more.count:,}", more.topic, more.error)
@@ -392,8 +394,10 @@ class EventLog:
     def _lost(self, event: events.Lost) -> None:
         text = "message %s is no longer claimed by us; its outcome was not written"
         name, level, row = Said.MESSAGE_LOST, logging.WARNING, event.message
-        extra, storms = _facts(name, row), self._storms
-        if storms and not storms.logs(name, extra["topic"], "", level=level, error="lost claims"):
+        extra, throttle = _facts(name, row), self._throttle
+        if throttle and not throttle.logs(
+            name, extra["topic"], "", level=level, error="lost claims"
+        ):
             return
         self._log.log(level, text, row.msg_id, extra=extra)
 

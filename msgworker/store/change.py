@@ -30,7 +30,14 @@ from msgworker.store import bounded, controls
 from msgworker.store.bounded import Filter, an_id, discarded, in_state, said, where
 from msgworker.store.claim import OF_A_ROW
 from msgworker.store.controls import Asked
-from msgworker.store.rows import Wanted, among_ids, by_key, check_written, or_zero, payload_columns
+from msgworker.store.rows import (
+    Expected,
+    among_ids,
+    by_key,
+    check_written,
+    or_zero,
+    payload_columns,
+)
 from msgworker.store.send import sent_values
 from msgworker.store.tries import in_group
 from msgworker.table import AUDIT, OPERATION, Cols, Tables, lit, text_lit
@@ -168,10 +175,10 @@ def rerun(conn: Connection, t: Tables, ids: Sequence[int], *, done_too: bool = F
     change = change.ordered_values(*t.tries_last(values))
     before = states(conn, t, ids) if t.on_update else {}
     rerun = conn.execute(change, {"mw_ids": list(ids)}).rowcount
-    wanted = dict.fromkeys(ids, Wanted(Status.NEW, 0))
+    wanted = dict.fromkeys(ids, Expected(Status.NEW, 0))
     for row in before.values():
         if row.status == Status.FAILED and row.tries == 0:
-            wanted[row.msg_id] = Wanted(Status.FAILED, 0)
+            wanted[row.msg_id] = Expected(Status.FAILED, 0)
     check_written(conn, t, wanted, "the rerun")
     controls.drop_requests(conn, t, ids)
     return rerun
@@ -232,7 +239,7 @@ def _give_up(conn: Connection, t: Tables, ids: Sequence[int], text: str, prefix:
     change = sa.update(t.message).where(t.among(c.msg_id), open_ones).values(values)
     texts = [{"mw_text": fitting} for fitting in _shorter(t.error_text(text), prefix)]
     params = texts if t.has("last_error") else [{}]
-    wanted = dict.fromkeys(ids, Wanted(Status.FAILED, tries))
+    wanted = dict.fromkeys(ids, Expected(Status.FAILED, tries))
     return _first_taken(conn, t, change, params, wanted, "its end")
 
 
@@ -269,7 +276,7 @@ def acknowledge(conn: Connection, t: Tables, ids: Sequence[int], *, text: str) -
         {"mw_text": f"{line[: t.max_error - 1]}\n", "mw_room": 0},
         {"mw_text": f"{plain[: t.max_error // 4]}\n", "mw_room": 0},
     ]
-    wanted = dict.fromkeys(ids, Wanted(Status.FAILED))
+    wanted = dict.fromkeys(ids, Expected(Status.FAILED))
     return _first_taken(conn, t, change, params, wanted, "it")
 
 
@@ -278,7 +285,7 @@ def _first_taken(
     t: Tables,
     change: sa.Update,
     params: Sequence[Mapping[str, Any]],
-    wanted: Mapping[int, Wanted],
+    wanted: Mapping[int, Expected],
     what: str,
 ) -> int:
     """Send an UPDATE of rows with the first of some parameters that the table takes; returns how
@@ -399,7 +406,7 @@ def edit(
     change = sa.update(t.message).where(t.among(c.msg_id), waits).values(t.values(**roles))
     done = conn.execute(by_key(t, change), params | {"mw_ids": [msg_id]}).rowcount
     after = Status.FAILED if parked else Status(held.status)
-    check_written(conn, t, {msg_id: Wanted(after, whole_number(held.tries))}, "the edit")
+    check_written(conn, t, {msg_id: Expected(after, whole_number(held.tries))}, "the edit")
     return done
 
 

@@ -22,8 +22,8 @@ from msgworker.store import tries
 from msgworker.store.rows import (
     ME,
     MIN_ID,
+    Expected,
     Row,
-    Wanted,
     among_ids,
     check_written,
     of_running,
@@ -121,7 +121,7 @@ def _recover(
     )
     change = sa.update(t.message).where(t.among(c.msg_id), *whose)
     change = change.ordered_values(*t.tries_last(values))
-    wanted = _wanted(conn, t, mine) if t.on_update else {}
+    wanted = _expected(conn, t, mine) if t.on_update else {}
     given_back = conn.execute(change, {"mw_ids": mine}).rowcount
     check_written(conn, t, wanted, "its recovery")
     crashed = [tries.Failure(i, tries.Kind.CRASH, text) for i in mine]
@@ -131,14 +131,14 @@ def _recover(
     return given_back
 
 
-def _wanted(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, Wanted]:
+def _expected(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, Expected]:
     """What these rows will hold: one more try, or all."""
     c = t.cols()
     query = sa.select(c.msg_id, t.tries(c).label("n")).where(t.among(c.msg_id))
     seen = {row[0]: whole_number(row[1]) for row in fetch(conn, query, {"mw_ids": list(ids)})}
     most = t.spec.max_tries
     return {
-        i: Wanted(Status.FAILED, None if n is None else min(n + 1, most)) for i, n in seen.items()
+        i: Expected(Status.FAILED, None if n is None else min(n + 1, most)) for i, n in seen.items()
     }
 
 
@@ -231,7 +231,7 @@ def release(
     change = sa.update(t.message).where(t.among(t.cols().msg_id), *whose)
     params = {"mw_ids": free, "mw_me": me}
     released = conn.execute(change.values(released_values(t)), params).rowcount
-    check_written(conn, t, dict.fromkeys(free, Wanted(None)), "its release")
+    check_written(conn, t, dict.fromkeys(free, Expected(None)), "its release")
     return released
 
 

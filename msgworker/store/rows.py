@@ -239,7 +239,7 @@ class RowKept(MsgworkerError):
         self.msg_id = msg_id
 
 
-class Wanted(NamedTuple):
+class Expected(NamedTuple):
     """What a row holds after a change that takes it out of 1, or leaves it out; None = anything."""
 
     status: Status | None  # None = any but 1
@@ -249,7 +249,7 @@ class Wanted(NamedTuple):
 
 
 def check_written(
-    conn: Connection, t: Tables, wanted: Mapping[int, Wanted], what: str = "its outcome"
+    conn: Connection, t: Tables, wanted: Mapping[int, Expected], what: str = "its outcome"
 ) -> None:
     """Raise RowKept if a row is there and does not hold what this transaction has just written: the
     count of an UPDATE says what was sent, and a trigger or a rule may have set it back. One more
@@ -258,7 +258,7 @@ def check_written(
         raise RowKept(t, min(kept), what)
 
 
-def _unlike(conn: Connection, t: Tables, wanted: Mapping[int, Wanted]) -> list[int]:
+def _unlike(conn: Connection, t: Tables, wanted: Mapping[int, Expected]) -> list[int]:
     def is_set(column: ColumnElement[Any] | None) -> ColumnElement[Any]:
         return ZERO if column is None else sa.case((column.is_(None), ZERO), else_=ONE)
 

@@ -45,7 +45,7 @@ from msgworker.store.done import (
 )
 from msgworker.store.rows import (
     ME,
-    Wanted,
+    Expected,
     by_key,
     changed,
     check_written,
@@ -149,7 +149,7 @@ def _settle_alone(
             _write(conn, t, [settlement], me)
     except FlagMissing:
         return Settled.LOST
-    check_written(conn, t, {settlement.msg_id: _wanted(t, settlement)})
+    check_written(conn, t, {settlement.msg_id: _expected(t, settlement)})
     _keep_tries(conn, t, [settlement], me)
     if settlement.next_id is None:
         return Settled.ENDED
@@ -219,32 +219,32 @@ def _check_settled(
 ) -> None:
     """Raise if a row does not hold what was written."""
     written = [s for s in batch if settled[s.msg_id] is not Settled.LOST]
-    check_written(conn, t, {s.msg_id: _wanted(t, s) for s in written})
+    check_written(conn, t, {s.msg_id: _expected(t, s) for s in written})
     advanced = [s.next_id for s in written if settled[s.msg_id] is Settled.ADVANCED]
     nexts = [msg_id for msg_id in advanced if msg_id is not None]
     moved_on(conn, t, nexts, len(nexts), me=me)
 
 
-def _wanted(t: Tables, s: Settlement) -> Wanted:
+def _expected(t: Tables, s: Settlement) -> Expected:
     """What the row of a message holds after this."""
     most, seen = t.spec.max_tries, s.tries
     if s.outcome is Outcome.DONE:
-        return Wanted(Status.DONE)
+        return Expected(Status.DONE)
     if s.outcome is Outcome.FAILED:
         failed = None if seen is None else min(seen + 1, most)
         waits = failed is not None and failed < most and t.has("available_at")
-        return Wanted(Status.FAILED, failed, waits=waits)
+        return Expected(Status.FAILED, failed, waits=waits)
     if s.outcome in (Outcome.DEAD, Outcome.SPENT):
-        return Wanted(Status.FAILED, most)
+        return Expected(Status.FAILED, most)
     if s.outcome is Outcome.CANCELLED:
-        return Wanted(Status.FAILED, ends_at(most, t.spec.on_dead))
+        return Expected(Status.FAILED, ends_at(most, t.spec.on_dead))
     back = None if seen is None else Status.FAILED if seen else Status.NEW
     if s.outcome is Outcome.LATER:
         times = s.later_times + 1 if t.has("later_times") else None
-        return Wanted(back, seen, times, waits=t.has("available_at"))
+        return Expected(back, seen, times, waits=t.has("available_at"))
     if s.outcome is not Outcome.RELEASED:
         assert_never(s.outcome)
-    return Wanted(back, seen)
+    return Expected(back, seen)
 
 
 def _keep_tries(conn: Connection, t: Tables, written: Sequence[Settlement], me: str) -> None:
@@ -387,7 +387,7 @@ def settle_batch(
         raise OutOfDate
     if _changed(conn, t, _finish_followers(t), followers, {}) != len(followers):
         raise OutOfDate
-    done = Wanted(Status.DONE)
+    done = Expected(Status.DONE)
     check_written(conn, t, dict.fromkeys((*heads, *followers), done))
     moved = _changed(conn, t, _advance(t), nexts, {"mw_me": me})
     try:

@@ -131,12 +131,12 @@ def due_first() -> AbstractContextManager[None]:
         if row.object_id not in self._skipped and self.can_run(row):
             self.offer(row)
 
-    def refused(self: Search, candidates: list[Candidate]) -> None:
+    def lost(self: Search, candidates: list[Candidate]) -> None:
         self._blocked.update(c.object_id for c in candidates if c.object_id is not None)
 
     patches = ExitStack()
     patches.enter_context(replaced(HeadChooser, "offer_waited", offer_waited))
-    patches.enter_context(replaced(Search, "refused", refused))
+    patches.enter_context(replaced(Search, "lost", lost))
     return patches
 
 

@@ -366,8 +366,8 @@ def test_a_request_is_for_one_claim_of_its_message():
     old, new = (Row(7, "o", "t", None, 0, 0, 0, None, None) for _ in range(2))
     hand, request = InFlight(), Request(7, "anna", "r", datetime.now(UTC), "X", 0)
     hand.cancels = {7: Cancel(old, request)}
-    assert hand.cancelled(old) is request
-    assert hand.cancelled(new) is None
+    assert hand.request_for(old) is request
+    assert hand.request_for(new) is None
 
 
 def test_a_transactional_handler_that_returns_after_the_request_is_rolled_back(

@@ -52,7 +52,7 @@ def at_one(table: Table) -> int:
 def claim_all(one: Instance) -> int:
     """Two rounds that try whatever was found before; returns how many lanes are held then."""
     for _ in range(2):
-        one.limit_poller.forget()
+        one.claimer.limit_poller.forget()
         one.finder.forget()
         one.fetcher.run_once()
     return len(one.shared.in_flight.lanes)
@@ -285,7 +285,7 @@ def test_what_stands_behind_a_limited_message_does_not_keep_it_from_being_found(
     (behind,) = send(app, "a", topic="free")
     with by_hand(app) as one:
         one.finder.look(1, 0)
-        one.finder.refused([candidates.Candidate(behind, "a", 0, 0, 0, "free", 1)])
+        one.finder.lost([candidates.Candidate(behind, "a", 0, 0, 0, "free", 1)])
         assert [c.msg_id for c in one.finder.look_limited("t", 1, 0).candidates] == [first]
 
 

@@ -123,7 +123,7 @@ def test_a_new_message_does_not_hide_the_head_of_its_object(app, later):
         for _ in range(3 * LOOKS):
             rows = look(app, search)
             seen |= {one.msg_id for one in rows}
-            search.refused(rows)  # whoever offers what is not a head loses its object for a while
+            search.lost(rows)  # whoever offers what is not a head loses its object for a while
             search.forget()
         assert seen == {*heads, newest}, why
 

@@ -58,7 +58,7 @@ class Kit:
         self.clock, self.stream, self._caplog = Clock(), events.Events(), caplog
         caplog.set_level(logging.INFO, "msgworker.storm")
         log = PassOn(logger("msgworker.storm"), {})
-        EventLog(self.stream, log, storms=None if every else LogThrottle(self.clock))
+        EventLog(self.stream, log, throttle=None if every else LogThrottle(self.clock))
 
     def dies(self, msg_id: int, error: str = "ValueError: no account 7", topic: str = "t") -> None:
         row = Row(msg_id, None, topic, None, 0, 0, 0, None, None)
@@ -136,12 +136,12 @@ def test_every_failure_is_logged_where_that_is_asked_for(caplog):
 
 
 def test_the_groups_are_bounded():
-    storms = LogThrottle(Clock())
+    throttle = LogThrottle(Clock())
     shown = 0
     for i in range(10_000):
-        shown += storms.logs("message.dead", f"t{i}", "", level=30, error="x")
+        shown += throttle.logs("message.dead", f"t{i}", "", level=30, error="x")
     assert shown == MOST_GROUPS + FIRST
-    (rest,) = storms.over(all_of_them=True)
+    (rest,) = throttle.over(all_of_them=True)
     assert rest.count == 10_000 - MOST_GROUPS - FIRST
 
 

@@ -259,7 +259,7 @@ class Claimer:
             clock=setup.clock,
         )
         run, lanes = setup.settings.run_limit, setup.settings.lanes_limit
-        self._runs = RunLength(run, lanes, lambda: setup.registry.most)
+        self._runs = RunLength(run, lanes, lambda: setup.registry.batch_most)
         self.rejected_rows = RejectedRows(setup.clock)
         self.flagged = FlaggedRows(setup, shared)
         self._secrets = secrets_of(setup.engine.url)

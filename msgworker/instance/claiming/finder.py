@@ -100,13 +100,13 @@ class Finder:
         for search in self._searches():
             search.forget(start=start)
 
-    def refused(self, candidates: list[Candidate]) -> None:
+    def lost(self, candidates: list[Candidate]) -> None:
         """These could not be flagged: their search alone skips their objects for a while, since one
         of another topic may stand before it."""
         for one in candidates:
             topic = topic_of(one.topic)
             search = self._limited.get(topic) if topic in self.search.but else None
-            (search or self.search).refused([one])
+            (search or self.search).lost([one])
 
     def skip(self, candidate: Candidate) -> None:
         """Skip this message for a while."""

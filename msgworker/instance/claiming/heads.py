@@ -377,7 +377,7 @@ class Search:
             self.tables = self._urgent.tables = tables
             self.forget()
 
-    def refused(self, candidates: list[Candidate]) -> None:
+    def lost(self, candidates: list[Candidate]) -> None:
         """These could not be flagged: skip their objects until `forget`."""
         self._blocked.update(
             c.same for c in candidates if c.object_id is not None and c.waits_until is None

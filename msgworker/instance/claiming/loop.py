@@ -229,7 +229,7 @@ class Fetcher(Role):
     def _claim_by_batches(self, look: Look, me: str) -> int:
         """Claim the candidates of a look; returns how many lanes were won. For handlers of batches
         a claim takes about one batch, which is handled while the next is claimed."""
-        candidates, won, at, most = look.candidates, 0, 0, self._setup.registry.most
+        candidates, won, at, most = look.candidates, 0, 0, self._setup.registry.batch_most
         while at < len(candidates) and not (at and self._stopping.is_set()):
             size = len(candidates) - at
             if most > 1:
@@ -255,7 +255,7 @@ class Fetcher(Role):
             candidates, me, places=look.places, within=self._finder.where, queue=queue
         )
         if lost:
-            self._finder.refused(lost)
+            self._finder.lost(lost)
         if lanes:
             self._run_length = sum([len(lane.rows) for lane in lanes]) / len(lanes)
         return len(lanes)

@@ -122,7 +122,7 @@ class Watchdog(Role):
         setup, shared = self._setup, self._shared
         rest = setup.settings.heartbeat_seconds  # trust ends this long before the lease does
         if clock() > shared.identity.tenure.trusted_until + rest:
-            shared.in_flight.cancel()
+            shared.in_flight.cancel_all()
 
     # ------------------------------------------------------------ connections
 

@@ -214,7 +214,7 @@ class BatchCaller:
     def _is_cancelled(self, lane: Lane) -> bool:
         """Whether an operator has cancelled its flagged message; if so, sets its result."""
         in_flight = self._shared.in_flight
-        if not in_flight.cancels or (request := in_flight.cancelled(lane.row)) is None:
+        if not in_flight.cancels or (request := in_flight.request_for(lane.row)) is None:
             return False
         lane.width, lane.verdict, lane.result = 1, None, cancelled(request)
         return True

@@ -219,7 +219,7 @@ class Caller:
             return None
         # Also after it is in `running`: the housekeeper's thread writes `cancels` first and then
         # cancels what is in `running`, so that one of the two threads sees the other.
-        if in_flight.cancels and (request := in_flight.cancelled(claimed)) is not None:
+        if in_flight.cancels and (request := in_flight.request_for(claimed)) is not None:
             in_flight.running.pop(ident, None)
             lane.result = cancelled(request)
             return None
@@ -234,7 +234,7 @@ class Caller:
         in_flight = self._in_flight
         if lane.continues is not None:
             result = DONE
-        elif in_flight.cancels and (request := in_flight.cancelled(lane.row)) is not None:
+        elif in_flight.cancels and (request := in_flight.request_for(lane.row)) is not None:
             result = cancelled(request)
         elif running.until is not None or result is not DONE:
             since, until = running.since, running.until
@@ -512,7 +512,7 @@ class Caller:
     def _refuse_cancelled(self, lane: Lane) -> None:
         """Roll back if an operator cancels the message."""
         in_flight = self._in_flight
-        if in_flight.cancels and (request := in_flight.cancelled(lane.row)) is not None:
+        if in_flight.cancels and (request := in_flight.request_for(lane.row)) is not None:
             raise NotDone(cancelled(request))
 
     def flush(self, context: Context, given: Any) -> None:

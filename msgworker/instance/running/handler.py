@@ -230,7 +230,7 @@ class Handler:
     warned: list[str] = field(default_factory=list)
 
     @property
-    def most(self) -> int:
+    def batch_most(self) -> int:
         """How many messages may share a call or a transaction; 1 without batch and group."""
         return self.batch or self.group or 1
 
@@ -358,7 +358,7 @@ def _check_batch(name: str, new: Handler) -> None:
         if value is not None:
             whole(f"{option} of handler {name}", value, 2, MOST_IN_A_BATCH)
     number(f"batch_seconds of handler {name}", new.batch_seconds, 0.001, 3600)
-    if new.most == 1 and new.batch_seconds != DEFAULT_BATCH_SECONDS:
+    if new.batch_most == 1 and new.batch_seconds != DEFAULT_BATCH_SECONDS:
         raise HandlerError(
             f"handler {name}: batch_seconds=... is for batch=... and group=...; leave it out, or "
             "add one of them"
@@ -377,12 +377,12 @@ def _check_batch(name: str, new: Handler) -> None:
 
 @dataclass(slots=True)
 class Registry:
-    """The handlers of an App by topic; `None` is the handler of every other topic. most: the most
-    messages that share a call or a transaction of one. has_follow_ups: whether one has on_done or
-    on_dead. has_timeouts, has_async: whether one has a timeout, or suits the event loop."""
+    """The handlers of an App by topic; `None` is the handler of every other topic. batch_most: the
+    most messages that share a call or a transaction of one. has_follow_ups: whether one has on_done
+    or on_dead. has_timeouts, has_async: whether one has a timeout, or suits the event loop."""
 
     handlers: dict[str | None, Handler] = field(default_factory=dict)
-    most: int = 1
+    batch_most: int = 1
     has_follow_ups: bool = False
     has_timeouts: bool = False
     has_async: bool = False
@@ -392,7 +392,7 @@ class Registry:
             self._note(handler)
 
     def _note(self, handler: Handler) -> None:
-        self.most = max(self.most, handler.most)
+        self.batch_most = max(self.batch_most, handler.batch_most)
         self.has_timeouts = self.has_timeouts or handler.timeout is not None
         self.has_async = self.has_async or handler.suits_loop
         self.has_follow_ups = self.has_follow_ups or bool(handler.on_done or handler.on_dead)

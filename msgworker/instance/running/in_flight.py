@@ -228,12 +228,12 @@ class InFlight:
         rows = [lane.head for lane in list(self.lanes)]
         return any(in_quarantine(row.crash_times, row.tries, max_tries) for row in rows)
 
-    def cancel(self) -> None:
+    def cancel_all(self) -> None:
         """Cancel the running handlers."""
         for running in list(self.running.values()):
             running.cancelled = True
 
-    def cancelled(self, row: Row) -> Request | None:
+    def request_for(self, row: Row) -> Request | None:
         """The request to cancel this claim of a message. row: the very object in `Lane.row`."""
         found = self.cancels.get(row.msg_id)
         return None if found is None or found.row is not row else found.request
@@ -241,7 +241,7 @@ class InFlight:
     def cancel_requested(self) -> None:
         """Cancel running handlers whose message is in `cancels`."""
         for running in list(self.running.values()):
-            request = self.cancelled(running.row)
+            request = self.request_for(running.row)
             if request is not None and not running.shared and running.cancel_reason is None:
                 running.cancel_reason, running.cancelled = request.reason, True
                 end_task = running.end_task  # read once: the thread of the loop clears it

@@ -152,7 +152,7 @@ class OutcomePolicy:
         if value is None:
             return DONE
         if isinstance(value, Reject | RetryLater):
-            return self._of_error(value, handler, attempt)
+            return self._judged(value, handler, attempt)
         if inspect.iscoroutine(value) or inspect.isgenerator(value) or inspect.isasyncgen(value):
             if inspect.iscoroutine(value):
                 value.close()
@@ -165,7 +165,7 @@ class OutcomePolicy:
         else:
             _warn_return(handler, value)
             return DONE
-        return self._of_error(HandlerMisuse(text), handler, attempt)
+        return self._judged(HandlerMisuse(text), handler, attempt)
 
     def raised(
         self, error: BaseException, handler: Handler, row: Row, *, stopped: bool = False
@@ -175,7 +175,7 @@ class OutcomePolicy:
         free_memory(error)
         if self.is_of_a_stop(error, stopped=stopped) or issubclass(type(error), Stopped):
             return Result(Outcome.RELEASED)
-        return self._of_error(error, handler, row.tries + 1)
+        return self._judged(error, handler, row.tries + 1)
 
     def is_of_a_stop(self, error: BaseException, *, stopped: bool) -> bool:
         """Whether a stop has cancelled the handler. KeyboardInterrupt requests one."""
@@ -184,14 +184,14 @@ class OutcomePolicy:
             self._stop.requested.set()
         return (stopped and issubclass(kind, CANCELLED)) or issubclass(kind, LoopEnded)
 
-    def _of_error(self, error: BaseException, handler: Handler, attempt: int) -> Result:
+    def _judged(self, error: BaseException, handler: Handler, attempt: int) -> Result:
         """Never fails, even if every attribute of the error raises."""
         try:
-            return self._judged(error, handler, attempt)
+            return self._by_kind(error, handler, attempt)
         except BaseException as odd:
             return fault(odd, f"a {type(error).__name__} that cannot be described, ")
 
-    def _judged(self, error: BaseException, handler: Handler, attempt: int) -> Result:
+    def _by_kind(self, error: BaseException, handler: Handler, attempt: int) -> Result:
         home = home_of(handler.fn)
         if isinstance(error, Reject):  # a subclass may not have called `Reject.__init__`
             text = clean(f"rejected: {text_of(getattr(error, 'reason', error))}")
@@ -238,7 +238,7 @@ class OutcomePolicy:
                     text += f"; then it raised {type(raised).__name__}: {text_of(raised)}"
                 late = HandlerTimeout(text)
                 late.__cause__ = raised
-                return self._of_error(late, handler, row.tries + 1)
+                return self._judged(late, handler, row.tries + 1)
         return result
 
     def written(self, result: Result, handler: Handler | None, row: Row) -> Result:

@@ -262,12 +262,12 @@ class Gathering:
         """The batch of this lane and of those that wait and fit; None if its handler has none."""
         setup, shared = self._setup, self._shared
         handler = setup.registry.get(topic_of(lane.row.topic))
-        if handler is None or handler.most == 1:
+        if handler is None or handler.batch_most == 1:
             return None
         batch = Batch(handler, [lane])
         if not self._may_lead(lane, handler):
             if not lane.alone:  # cut it to the longest batch in which its process may have died
-                lane.rows = lane.rows[: lane.place + handler.most]
+                lane.rows = lane.rows[: lane.place + handler.batch_most]
             lane.alone = True
         elif not shared.stop.requested.is_set() and not shared.quiesce.active:
             self._fill(batch)
@@ -278,7 +278,7 @@ class Gathering:
         if (found := self._sizes.get(handler.topic)) is not None:
             return found
         lease = self._setup.settings.lease_seconds
-        made = BatchSize(handler.most, handler.batch_seconds, lease)
+        made = BatchSize(handler.batch_most, handler.batch_seconds, lease)
         return self._sizes.setdefault(handler.topic, made)
 
     def _may_lead(self, lane: Lane, handler: Handler) -> bool:
@@ -450,7 +450,7 @@ class HandlerThreads:
                     lane.finished_at = time.monotonic()
                 elif registry.has_async and caller.suits_loop(lane):
                     ended, due = self._run_on_loop(lane)
-                elif registry.most > 1 and (batch := self._handle_batch(lane)) is not None:
+                elif registry.batch_most > 1 and (batch := self._handle_batch(lane)) is not None:
                     ended = batch
                 else:
                     begin = time.monotonic()

@@ -267,10 +267,8 @@ class Settler:
         lost, advanced = Settled.LOST, Settled.ADVANCED
         for lane in mine:
             # Nearly all are done; `_record` handles what is rare.
-            row, usual = (
-                lane.row,
-                lane.result is DONE and lane.continues is None and lane.width == 1,
-            )
+            row = lane.row
+            usual = lane.result is DONE and lane.continues is None and lane.width == 1
             settled = became.get(row.msg_id, lost) if usual else lost
             if settled is lost:
                 if self._record(lane, became, done, ran):
