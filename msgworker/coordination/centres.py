@@ -94,6 +94,7 @@ class _Fixed:
     """A member whose slice never changes: it has nothing to start, to renew or to release."""
 
     steady = True
+    others: frozenset[int] = frozenset()
 
     def __init__(self, where: Slice, info: Mapping[str, Any]) -> None:
         self._where = where

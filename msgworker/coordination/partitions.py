@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 import time
@@ -85,6 +86,7 @@ class Moving:
         self.log = standing.log
         self.lock = threading.Lock()
         self.leaving = False
+        self.others: frozenset[int] = frozenset()
         self._woken = threading.Event()
         self._stopping = threading.Event()
         self._away = False
@@ -114,6 +116,10 @@ class Moving:
     def wake(self) -> None:
         """Cut the pause short."""
         self._woken.set()
+
+    def columns(self, shards: Iterable[int], count: int) -> tuple[int, ...]:
+        """The numbers of these shards of `count`, of those that are in the table."""
+        return columns(shards, count, self.standing.tables.spec.shards, self.others)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -152,14 +158,18 @@ class Moving:
         return {part % count for part in self.standing.holding() if isinstance(part, int)}
 
 
-def columns(shards: Iterable[int], count: int, kept: int) -> tuple[int, ...]:
+def columns(
+    shards: Iterable[int], count: int, kept: int, others: Iterable[int] = ()
+) -> tuple[int, ...]:
     """The numbers in the column `shard` that belong to these shards of `count`.
 
-    kept: how many numbers producers write. Each belongs to the shard of its remainder, so
-    that a scope may have fewer shards than the table.
+    kept: how many numbers `App.send` writes. others: those that other producers have written
+    besides. Each belongs to the shard of its remainder, so that a scope may have fewer shards than
+    the table.
     """
     wanted = set(shards)
-    return tuple(sorted({k for k in range(kept) if k % count in wanted} | wanted))
+    numbers = itertools.chain(range(kept), others)
+    return tuple(sorted({k for k in numbers if k % count in wanted} | wanted))
 
 
 def spans(numbers: Collection[int]) -> str:
@@ -298,13 +308,12 @@ class Member(Moving):
         self.scope = scope
         self.owner = ""
         self.steady = False
-        self._kept = standing.tables.spec.shards
         self._prefix = scope.prefix(standing.tables.spec)
         self._member: Lease | None = None
         self._held: dict[int, Lease] = {}
         self._draining: dict[int, float] = {}  # since when
         self._looking: frozenset[int] = frozenset()
-        self._values: tuple[frozenset[int], tuple[int, ...]] = (frozenset(), ())
+        self._values: tuple[Any, tuple[int, ...]] = (None, ())
         self._renewed_at = 0.0
         self._beat = scope.heartbeat
 
@@ -316,8 +325,8 @@ class Member(Moving):
             mine = self._looking
         if not mine:
             return None
-        if self._values[0] != mine:
-            self._values = (mine, columns(mine, self.scope.shards, self._kept))
+        if self._values[0] != (mine, self.others):
+            self._values = ((mine, self.others), self.columns(mine, self.scope.shards))
         return Slice("shard", self._values[1])
 
     def _mine(self) -> list[int]:
@@ -331,7 +340,7 @@ class Member(Moving):
         with self.lock:
             if self.leaving or not self.steady:
                 return None
-            return Slice("shard", columns(self._mine(), self.scope.shards, self._kept))
+            return Slice("shard", self.columns(self._mine(), self.scope.shards))
 
     def go_round(self) -> None:
         """It always looks at all of its shards."""

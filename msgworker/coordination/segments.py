@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from msgworker.config import number
 from msgworker.coordination.lease import Lease, LockCentre, check_name, need_centre, new_owner
-from msgworker.coordination.partitions import Moving, columns, monotonic
+from msgworker.coordination.partitions import Moving, monotonic
 from msgworker.errors import ConfigError
 from msgworker.instance.state import InstanceView, Scope, ScopeMember
 from msgworker.table import MOST_SHARDS, Slice
@@ -108,7 +108,6 @@ class Walker(Moving):
         self.scope = scope
         self.owner = new_owner(standing.instance_id())
         self._clock = clock
-        self._kept = standing.tables.spec.shards
         self._offset = zlib.crc32(self.owner.encode())
         self._segment = ""
         self._shards: tuple[int, ...] = ()
@@ -129,7 +128,7 @@ class Walker(Moving):
                 return None
             if lease is not None and lease.live() and not self._is_empty(self._shards, now):
                 self._looking = self._shards
-                return Slice("shard", columns(self._shards, self.scope.shards, self._kept))
+                return Slice("shard", self.columns(self._shards, self.scope.shards))
             if self._unscoped:
                 return self.reach()
         return None
@@ -156,7 +155,7 @@ class Walker(Moving):
 
     def reach(self) -> Slice:
         count = self.scope.shards
-        return Slice("shard", columns(range(count), count, self._kept), exclusive=False)
+        return Slice("shard", self.columns(range(count), count), exclusive=False)
 
     def go_round(self) -> None:
         with self.lock:

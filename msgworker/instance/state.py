@@ -40,7 +40,10 @@ from msgworker.tracing import UNTRACED, NoTracer
 
 class ScopeMember(Protocol):
     """The place of one running instance in a scope. All methods but `stop` return at once. Threads
-    that write the lease call `info`, the fetcher's calls those from `slice` to `steady`."""
+    that write the lease call `info`, the fetcher's calls those from `slice` to `steady`, and writes
+    `others`: the numbers in the column shard that `App.send` does not write."""
+
+    others: frozenset[int]
 
     def start(self) -> None:
         """Take part."""

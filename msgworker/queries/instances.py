@@ -283,15 +283,17 @@ def why_not(
             return job is not None and scope.get("job") == job
         if kind == "instance":
             return scope.get("flag") == flag
-        if kind == "partitions" and shard is not None:
-            return shard % _count(scope) in scope.get("owned", ())
+        if kind == "partitions":
+            return shard is not None and shard % _count(scope) in scope.get("owned", ())
         return True
 
     if any(looks(one.scope) for one in who):
         return ""
     kinds = {str(one.scope.get("kind")) for one in who}
     told = []
-    if "partitions" in kinds:
+    if "partitions" in kinds and shard is None:
+        told.append("its shard is no whole number, so no member looks at it")
+    elif "partitions" in kinds:
         told.append(f"no live member owns shard {shard}, as of the last heartbeats")
     if "instance" in kinds and flag is None:
         types = shlex.join(sorted({str(one.scope["flag"]) for one in who if "flag" in one.scope}))

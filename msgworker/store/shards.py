@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -45,6 +47,7 @@ class Both(NamedTuple):
     none: Any
 
 
+LAST = (1 << 63) - 1
 OVER: Any = object()
 """No place among others: those are in a Both."""
 
@@ -112,14 +115,58 @@ def open_values(conn: Connection, t: Tables, role: str, *, most: int = 100) -> s
     query: Any = t.hinted(sa.select(key), t.message, SLICES[role])
     query = query.where(t.slice_rows(c, role)).order_by(key).limit(1)
     last = conn.scalar(query.where(key.is_not(None)))
-    while last is not None and len(found) < most:
+    while last is not None:
         found.add(last)
-        last = conn.scalar(query.where(key > bindparam("value", last, type_=_type(t, role))))
+        if len(found) == most:
+            break
+        last = conn.scalar(query.where(key > bindparam("value", last, type_=_type(role))))
     return found
 
 
-def _type(t: Tables, role: str) -> Any:
-    return sa.Integer() if role == "shard" else sa.String()
+def other_numbers(conn: Connection, t: Tables, *, most: int = 100) -> set[int]:
+    """The numbers in the column shard that `App.send` does not write, below 0 or too high, at which
+    a message waits: up to `most` of them. A step of the index for each."""
+
+    def build() -> Any:
+        source = t.message.alias("n")
+        c = t.cols(source)
+        key = t.slice_key(c, "shard")
+
+        def first(*within: ColumnElement[bool]) -> Any:
+            which = t.within(c, sa.and_(*within))
+            query = t.hinted(sa.select(key), source, SLICES["shard"]).where(which)
+            if not ended_too:
+                query = query.where(t.slice_rows(c, "shard"))
+            return query.order_by(key).limit(ONE).scalar_subquery()
+
+        low, high = (bindparam(name, type_=sa.BigInteger()) for name in ("low", "high"))
+        below, above = first(key >= low, key < ZERO), first(key >= high)
+        return sa.select(below.label("below"), above.label("above"))
+
+    # There the index has the rows that have ended, too: they are not passed one by one.
+    ended_too = t.database.case_index == "column"
+    statement = t.built("other_numbers", build)
+    found = set[int]()
+    begins: list[int | None] = [MIN_ID, t.spec.shards]
+    while len(found) < most and any(begin is not None for begin in begins):
+        params = dict(zip(("low", "high"), begins, strict=True))
+        row = conn.execute(statement, params).first() or ()
+        found |= {n for value in row if (n := whole_number(value)) is not None and n <= LAST}
+        begins = [_behind(value) for value in row]
+    if not ended_too:
+        return found
+    return {n for n in found if open_in(conn, t, "shard", n)}
+
+
+def _behind(value: Any) -> int | None:
+    """The next whole number; None behind the last, and behind what is no number."""
+    if not isinstance(value, int | float | Decimal) or not MIN_ID <= value < LAST:
+        return None
+    return math.floor(value) + 1
+
+
+def _type(role: str) -> Any:
+    return sa.BigInteger() if role == "shard" else sa.String()
 
 
 def _each(
@@ -210,10 +257,10 @@ def _asked(
 ) -> tuple[list[tuple[Any, Any]], Any]:
     """The value and the place of each branch of a UNION; or of the one of a LATERAL, and that."""
     if not t.database.arrays:
-        values = [bindparam(f"v{i}", type_=_type(t, role)) for i in range(branches)]
+        values = [bindparam(f"v{i}", type_=_type(role)) for i in range(branches)]
         places = [bindparam(f"a{i}", type_=after_type) if begun else None for i in range(branches)]
         return list(zip(values, places, strict=True)), None
-    value: Any = array_param("values", sa.Integer())
+    value: Any = array_param("values", sa.BigInteger())
     if role != "shard":
         value = bindparam("values", type_=sa.ARRAY(sa.Text()))
     s = array_rows("s", {"v": value} | ({"a": afters} if begun else {}))
@@ -333,8 +380,6 @@ def _together(selects: Sequence[sa.Select[Any]]) -> sa.Subquery:
 # neighbours in this index, so a claim changes few pages; in order of object each would change a
 # page of its own. The price: messages behind the head of an object are read, as entries of the
 # index, and left out.
-
-LAST = (1 << 63) - 1
 
 
 def heads_by_age(

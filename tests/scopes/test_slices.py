@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import zlib
 from collections.abc import Callable
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -14,8 +16,10 @@ import sqlalchemy as sa
 from sqlalchemy.schema import CreateIndex
 
 from msgworker import App, MessageTable, RetryLater
+from msgworker.coordination import Partitions, Segments
 from msgworker.coordination.centres import Everywhere, Instance
 from msgworker.errors import ConfigError, SchemaError
+from msgworker.instance.claiming import finder
 from msgworker.instance.claiming.heads import Wanted
 from msgworker.instance.claiming.passes import BEHIND, WINDOW, AgeSearch, SliceSearch
 from msgworker.instance.claiming.search import TableSearch
@@ -28,6 +32,7 @@ from msgworker.table import Slice
 from tests.scopes.conftest import MakeApp, Shards
 from tests.support.plans import plan_of
 from tests.support.rows import Table, edit, send
+from tests.support.tables import IDENTITY
 from tests.support.waiting import until
 
 NOW = {"linger": 0, "threads": 2}
@@ -174,6 +179,134 @@ def test_a_null_shard_counts_as_shard_0(make_app):
     app.add_handler(None, lambda msg: None)
     assert app.drain(scope=Shards(0, 2), **NOW).done == 5
     assert Table(app).statuses == [2, 2, 2, 2, 2, 0]
+
+
+def own_table(make_app: MakeApp, name: str, objects: str, shard: str) -> App:
+    """An App on a table of others, with these types of the object and of the shard."""
+    app = make_app(table=MessageTable("own", shard="s"))
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql(
+            f"CREATE TABLE own (msg_id {IDENTITY[name]}, object_id {objects}, s {shard}, "
+            "status SMALLINT DEFAULT 0 NOT NULL, error_try_times SMALLINT DEFAULT 0 NOT NULL)"
+        )
+    app.create_schema()
+    app.add_handler(None, lambda msg: None)
+    return app
+
+
+OBJECTS: dict[str, tuple[Any, ...]] = {
+    "BIGINT": (-5, -128, 7, None, 2**62, -(2**63)),
+    "DECIMAL(30, 2)": (Decimal("-5.5"), Decimal("12.25"), Decimal(-7), Decimal(2**63 - 1)),
+    "VARCHAR(60)": ("-5", "\u00e4\u00f6", "", "~msgworker.none~", "a' b%"),
+}
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("objects", OBJECTS)
+def test_each_object_that_is_sent_is_in_a_shard(database, make_app, locks, objects):
+    app = own_table(make_app, database.name, objects, "SMALLINT")
+    with app.engine.begin() as conn:
+        app.send_many(conn, "default", [(None, one) for one in OBJECTS[objects]])
+    report = app.drain(scope=Partitions(locks), **NOW)
+    assert (report.done, report.left) == (len(OBJECTS[objects]), 0)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("shard", ["SMALLINT", "BIGINT", "DECIMAL(22, 2)"])
+@pytest.mark.parametrize("kind", [Partitions, Segments])
+def test_a_number_that_send_does_not_write_is_in_the_shard_of_its_remainder(
+    database, make_app, locks, shard, kind
+):
+    """As of a producer whose SQL is MOD(object_id, 64): of a negative id that is negative."""
+    app = own_table(make_app, database.name, "BIGINT", shard)
+    many = range(-140, 0)
+    given = [*((one, f"MOD({one}, 64)") for one in many), (-70, -6), (1, 64), (2, 32_000)]
+    given += [(3, "NULL"), ("NULL", -6)]
+    given += [] if shard == "SMALLINT" else [(4, 1 << 40), (5, -(1 << 40))]
+    values = ", ".join(f"({one}, {number})" for one, number in given)
+    with app.engine.begin() as conn:
+        if database.name == "sqlite":  # it may lack MOD
+            conn.connection.create_function("MOD", 2, math.fmod)
+        conn.exec_driver_sql(f"INSERT INTO own (object_id, s) VALUES {values}")
+    scope = Partitions(locks, 8) if kind is Partitions else Segments(locks, {"a": range(8)})
+    report = app.drain(scope=scope, **NOW)
+    assert (report.done, report.left) == (len(given), 0)
+
+
+def test_the_owner_of_its_shard_alone_looks_there(make_app, database, locks):
+    app = own_table(make_app, database.name, "BIGINT", "SMALLINT")
+    scope = Partitions(locks, 8, lambda members, shards, owners: dict.fromkeys([2, 3], members[0]))
+    for number in (-6, -5, -4):  # of 8 these are 2, 3 and 4
+        insert(app, number)
+    assert app.drain(scope=scope, **NOW).left_by == {"other slices": 1}
+    assert Table(app).statuses == [2, 2, 0]
+
+
+def test_a_service_looks_for_such_numbers_again(make_app, database, locks, monkeypatch):
+    monkeypatch.setattr(finder, "OTHERS_SECONDS", 0.05)
+    app = own_table(make_app, database.name, "BIGINT", "SMALLINT")
+    worker = app.worker(scope=Partitions(locks, 8), threads=1)
+    worker.start()
+    try:
+        for number in (-6, -5):
+            insert(app, number)
+            until(lambda: Table(app).statuses[-1] == 2, "it is done")
+    finally:
+        worker.stop()
+
+
+def insert(app: App, shard: Any) -> None:
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql(f"INSERT INTO own (s) VALUES ({shard})")
+
+
+def test_a_look_for_numbers_of_shards_ends_behind_any_value(make_app, database):
+    """Fractions, and in SQLite texts, are no numbers of shards."""
+    app = own_table(make_app, database.name, "BIGINT", "DOUBLE PRECISION")
+    odd = ("-6.5", "-0.5", "64.5", "1e300", "-1e300", "-7", "70")
+    odd += ("'x'",) if database.name == "sqlite" else ()
+    for value in odd:
+        insert(app, value)
+    with app.engine.connect() as conn:
+        assert slices.other_numbers(conn, app.tables) == {-7, 70}
+
+
+@pytest.mark.quick("sqlite")
+def test_explain_says_that_a_shard_is_no_whole_number(make_app, database, locks):
+    app = own_table(make_app, database.name, "BIGINT", "DOUBLE PRECISION")
+    insert(app, "2.5")
+    worker = app.worker(scope=Partitions(locks, 8), threads=1)
+    worker.start()
+    try:
+        until(lambda: "whole number" in app.ops.explain(1).text, "it is said")
+    finally:
+        worker.stop()
+
+
+def test_finished_messages_are_in_no_list_of_slices(make_app, database):
+    app = own_table(make_app, database.name, "BIGINT", "SMALLINT")
+    for value in (-3, 3, 300):
+        insert(app, value)
+    Table(app).edit(status=2)
+    insert(app, -4)
+    with app.engine.connect() as conn:
+        assert slices.other_numbers(conn, app.tables) == {-4}
+        assert slices.open_values(conn, app.tables, "shard") == {-4}
+
+
+def test_slices_are_listed_in_a_statement_for_each(app):
+    ids = send(app, "a", "b", "c", "d")
+    for number, msg_id in enumerate(ids):
+        edit(app, msg_id, instance_type=f"as{number}")
+    sent = []
+    with app.engine.connect() as conn:
+        sa.event.listen(conn, "before_cursor_execute", lambda *a: sent.append(a[2]))
+        assert slices.open_values(conn, app.tables, "instance_type", most=3) == {
+            "as0",
+            "as1",
+            "as2",
+        }
+        assert len(sent) == 3
 
 
 def test_what_has_failed_and_what_was_delayed_is_found_in_its_slice_when_it_is_due(app):

@@ -407,6 +407,8 @@ def scope_acts(t: Tables, log: Log) -> Iterator[Any]:
         log.rows = {":value": [], "SELECT": [(values[0],)]}  # nothing is behind the first
         yield shards.open_values, {"role": role}
         log.rows = {}
+    if t.has("shard"):
+        yield shards.other_numbers, {}
     if t.has("instance_type"):
         yield locks.undealt, {}
         yield locks.flags, {}

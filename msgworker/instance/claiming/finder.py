@@ -21,6 +21,7 @@ from msgworker.message import topic_of
 from msgworker.queries.instances import leased
 from msgworker.store.candidates import Candidate
 from msgworker.store.controls import asking_jobs
+from msgworker.store.shards import other_numbers
 from msgworker.table import SLICES, Slice
 
 # --- Warns of topics with waiting messages for which no live instance has a handler.
@@ -68,6 +69,9 @@ class UnhandledTopics:
 
 # --- Find candidates.
 
+OTHERS_SECONDS = 10.0
+"""Seconds between two looks for numbers of shards that `App.send` does not write."""
+
 
 class Finder:
     """Looks for candidates. Used by the fetcher's thread only. member: None = it looks everywhere.
@@ -94,11 +98,14 @@ class Finder:
         self.unhandled = UnhandledTopics(setup, shared, self._link)
         self.where: Slice | None = None
         self._covered = False
+        self._others_at = inf if setup.scope is None or setup.scope.role != "shard" else 0.0
 
     def forget(self, *, start: bool = True) -> None:
         """Forget earlier looks before the next one. start: see `Search.forget`."""
         for search in self._searches():
             search.forget(start=start)
+        if start and self._others_at < inf:
+            self._others_at = 0.0
 
     def lost(self, candidates: list[Candidate]) -> None:
         """These could not be flagged: their search alone skips their objects for a while, since one
@@ -137,6 +144,10 @@ class Finder:
         """The looks in a slice and the claims of their candidates; the slice is kept meanwhile."""
         self._covered = False
         if self._member is not None:
+            if (now := self._setup.clock()) >= self._others_at:
+                with self._link.statement() as conn:
+                    self._member.others = frozenset(other_numbers(conn, self._setup.tables))
+                self._others_at = now + OTHERS_SECONDS
             where = self._member.slice()
             if where != self.where:
                 self._limit_poller.moved()
