@@ -9,6 +9,7 @@ import pytest
 
 from msgworker import App
 from msgworker.message import State
+from msgworker.queries import counts
 from msgworker.queries.counts import TopicInfo, TopicTimes
 from msgworker.store.bounded import Capped
 from msgworker.web.pages.overview import pace, state_of
@@ -66,6 +67,21 @@ def test_every_count_of_the_overview_leads_to_its_messages(sqlite_app: App, ann:
     assert [one for one in wanted if one not in page.links] == []
     for path in wanted:
         assert "No message" not in ann.get(path).main
+
+
+def test_a_topic_of_a_state_that_was_not_counted_whole_has_0_or_more(
+    sqlite_app: App, ann: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On every page, beside a total of "2+": some of it may be behind those that were counted."""
+    monkeypatch.setattr(counts, "MOST", 2)
+    sqlite_app.add_handler("late", lambda msg: None)
+    put(sqlite_app, *[(str(n), NEW) for n in range(4)], topic="t")
+    put(sqlite_app, ("z", NEW), topic="late")
+    link = "/messages?topic=late&status=new"
+    for path in ("/", "/topics", "/topics/late"):
+        page = ann.get(path)
+        assert [one.text for one in page.tree.all("a", href=link)] == ["0+"], path
+    assert "2+" in ann.get("/").main
 
 
 def test_the_page_of_a_topic_has_all_that_is_known_of_it(sqlite_app: App, ann: Browser) -> None:

@@ -26,13 +26,14 @@ TOPICS = 100
 """The most rows of topics; those with failures come first."""
 
 
-def row(one: TopicInfo, times: TopicTimes, minutes: int) -> dict[str, Any]:
+def row(one: TopicInfo, found: Overview, times: TopicTimes, minutes: int) -> dict[str, Any]:
     """What the table of topics shows of one; times: of a window of so many minutes."""
-    counts = {state.value: one.count(state).count for state in State}
+    bar = {state.value: one.count(state).count for state in State}
     about = f"Messages of {shown.cut(one.topic, 80)} by state"
     return {
         "info": one,
-        "bar": charts.states(counts, title=about),
+        "counts": counts(one, found),
+        "bar": charts.states(bar, title=about),
         "state": state_of(one, times),
         "times": times,
         "pace": pace(times.done / minutes),
@@ -145,7 +146,7 @@ async def overview(site: Site, request: Request) -> dict[str, Any]:
             if state is not State.UNKNOWN or found.count(state).count
         ],
         "topics": [
-            row(one, times.get(one.topic, TopicTimes(one.topic)), minutes)
+            row(one, found, times.get(one.topic, TopicTimes(one.topic)), minutes)
             for one in by_trouble(found.topics)[:TOPICS]
         ],
         "more_topics": max(0, len(found.topics) - TOPICS),
@@ -272,6 +273,17 @@ TOPIC_ROWS = 500
 STATES = (State.NEW, State.PROCESSING, State.FAILED, State.DEAD)
 
 
+def counts(one: TopicInfo, found: Overview, *more: State) -> list[tuple[State, Capped]]:
+    """How many of its messages are in a state: at least so many, if not all of the state were
+    counted, and an estimate of all topics if the finished ones were not."""
+
+    def counted(state: State) -> Capped:
+        total = found.count(state)
+        return one.count(state) + Capped(0, total.more, total.about)
+
+    return [(state, counted(state)) for state in (*STATES, *more)]
+
+
 def why_held(one: TopicInfo) -> str:
     """Why its messages do not run, "" = nothing is known."""
     if one.paused is not None:
@@ -291,7 +303,7 @@ async def topics(site: Site, request: Request) -> dict[str, Any]:
     found = sorted(overview.topics, key=lambda one: (one.paused is None, one.topic))
     return {
         "rows": [
-            (one, why_held(one), times.get(one.topic, TopicTimes(one.topic)))
+            (one, counts(one, overview), why_held(one), times.get(one.topic, TopicTimes(one.topic)))
             for one in found[:TOPIC_ROWS]
         ],
         "left": max(0, len(found) - TOPIC_ROWS),
@@ -324,7 +336,6 @@ async def topic(site: Site, request: Request) -> dict[str, Any]:
     info = next((one for one in overview.topics if one.topic == name), None)
     if info is None:
         info = await _unseen(site, name, any(map(_worked, history.points)))
-    counts = [(state, _counted(info, overview, state)) for state in (*STATES, State.DONE)]
     times = next((one for one in timings.topics if one.topic == name), TopicTimes(name))
     held = [shown_lane(one) for one in lanes if topic_of(one.head.topic) == name]
     held = [one for one in held if one["info"].behind or one["kind"] in ("dead", "failed")]
@@ -332,7 +343,7 @@ async def topic(site: Site, request: Request) -> dict[str, Any]:
         "info": info,
         "words": state_of(info, times),
         "why": why_held(info),
-        "counts": [(state.value, count) for state, count in counts if not count.about],
+        "counts": [one for one in counts(info, overview, State.DONE) if not one[1].about],
         "times": times,
         "pace": pace(times.done / WINDOWS[window][0]),
         "window": window,
@@ -362,10 +373,3 @@ async def _unseen(site: Site, name: str, worked: bool) -> TopicInfo:
         raise HTTPException(404, text)
     who = await site.look(site.ops.instances)
     return TopicInfo(name, {}, None, handlers=sum(one.handles(name) for one in who))
-
-
-def _counted(info: TopicInfo, found: Overview, state: State) -> Capped:
-    """How many of its messages are in a state: at least so many, if not all of the state were
-    counted, and an estimate of all topics if the finished ones were not."""
-    total = found.count(state)
-    return info.count(state) + Capped(0, total.more, total.about)
