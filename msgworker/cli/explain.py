@@ -348,7 +348,11 @@ def status(call: Call, dead_unacknowledged: bool) -> int:
             {
                 "database": db.masked(app.engine.url),
                 "table": app.table.name,
-                "counts": [_count_dict(count) for count in counts],
+                "counts": [
+                    asdict(one)
+                    | {"oldest_seconds": one.oldest_seconds and round(one.oldest_seconds, 3)}
+                    for one in counts
+                ],
                 "limits": [limit_dict(one, counts) for one in limits],
                 "paused_jobs": [asdict(one) for one in paused],
             }
@@ -359,7 +363,9 @@ def status(call: Call, dead_unacknowledged: bool) -> int:
         return code
     _print_counts(counts)
     for one in limits:
-        print_text(_limit_text(one, counts), rest="    ")
+        does = "new" if one.lacks is None else f"wait for {one.lacks}"
+        text = f"limits of {safe(one.topic)}: {one.use}, {new_of(one, counts)} {does}"
+        print_text(text, rest="    ")
     for job in paused[:PAUSED_SHOWN]:
         print_text(f"job {job.job_id}, {safe(job.name)}: {safe(job.told)}", rest="    ")
     if len(paused) > PAUSED_SHOWN:
@@ -379,11 +385,6 @@ def status(call: Call, dead_unacknowledged: bool) -> int:
     return code
 
 
-def _count_dict(count: Count) -> dict[str, Any]:
-    oldest = count.oldest_seconds
-    return asdict(count) | {"oldest_seconds": None if oldest is None else round(oldest, 3)}
-
-
 def _waiting(one: TopicLimit, counts: list[Count]) -> list[Count]:
     return [c for c in counts if c.status is State.NEW and topic_of(c.topic) == one.topic]
 
@@ -391,13 +392,6 @@ def _waiting(one: TopicLimit, counts: list[Count]) -> list[Count]:
 def limit_dict(one: TopicLimit, counts: list[Count]) -> dict[str, Any]:
     waiting = sum(count.count for count in _waiting(one, counts))
     return asdict(one) | {"new": waiting, "waits_for": one.why}
-
-
-def _limit_text(one: TopicLimit, counts: list[Count]) -> str:
-    """Such as "limits of bank.post: 4 of 4 running, rate 20/s (3 of 20 starts), 96 wait for a
-    permit"."""
-    does = "new" if one.lacks is None else f"wait for {one.lacks}"
-    return f"limits of {safe(one.topic)}: {one.use}, {new_of(one, counts)} {does}"
 
 
 def new_of(one: TopicLimit, counts: list[Count]) -> str:

@@ -142,7 +142,7 @@ def check_scope(conf: Configuration, app: App) -> None:
 
 def keep_secrets(call: Call) -> None:
     """Keep the password of the locks out of all output."""
-    call.program.secrets |= db.secrets_of(call.conf.locks)
+    call.invocation.secrets |= db.secrets_of(call.conf.locks)
 
 
 def _shards(text: str, place: str) -> int:

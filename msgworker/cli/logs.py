@@ -38,14 +38,14 @@ SHORT_TRACE = 2000
 class Lines(logging.Formatter):
     """Formats a record as one line, text or JSON; in text the traceback of a warning follows.
 
-    program: whose secrets are left out. dated: a line of text has the day, too.
+    invocation: whose secrets are left out. dated: a line of text has the day, too.
     """
 
-    def __init__(self, form: str, program: Invocation, *, dated: bool = True) -> None:
+    def __init__(self, form: str, invocation: Invocation, *, dated: bool = True) -> None:
         super().__init__()
         self._clock = "%Y-%m-%d %H:%M:%S" if dated else "%H:%M:%S"
         self._json = form == "json"
-        self._program = program
+        self._invocation = invocation
 
     def format(self, record: logging.LogRecord) -> str:
         facts = {name: getattr(record, name) for name in FACTS if hasattr(record, name)}
@@ -85,11 +85,11 @@ class Lines(logging.Formatter):
         return line
 
     def _without(self, text: str) -> str:
-        return without(text, self._program.secrets)
+        return without(text, self._invocation.secrets)
 
     def _trace(self, record: logging.LogRecord, error: BaseException) -> str | None:
         """The traceback: in full with --debug, else the user's frames."""
-        if self._program.debug:
+        if self._invocation.debug:
             return "".join(traceback.format_exception(error))
         return trace_of(error, most=SHORT_TRACE) if record.levelno >= logging.WARNING else None
 
@@ -160,11 +160,11 @@ class Screen(logging.Handler):
 
 
 @contextmanager
-def logging_to_stderr(level: str, form: str, program: Invocation) -> Iterator[Screen]:
+def logging_to_stderr(level: str, form: str, invocation: Invocation) -> Iterator[Screen]:
     """Send every log record of this process to stderr until the block ends."""
     screen = Screen()
     # A file or the log of a service is read on another day.
-    screen.setFormatter(Lines(form, program, dated=not screen.is_terminal))
+    screen.setFormatter(Lines(form, invocation, dated=not screen.is_terminal))
     root = logging.getLogger()
     before, own = root.level, logging.getLogger("msgworker")
     own_before = own.level

@@ -48,7 +48,7 @@ class Call:
 
     def __init__(self, ctx: click.Context, given: dict[str, Any]) -> None:
         self.ctx = ctx
-        self.program = ctx.find_object(Invocation) or Invocation()
+        self.invocation = ctx.find_object(Invocation) or Invocation()
         self.as_json: bool = given.pop("as_json", False)
         self.app_ref: str | None = given.pop("app_ref", None)
         self.file: str | None = given.pop(CONFIG_FILE, None)
@@ -59,14 +59,14 @@ class Call:
 
     def note(self, name: str, value: str) -> None:
         """The commands that this call proposes have this option, too."""
-        _keep(self.program, name, value)
+        _keep(self.invocation, name, value)
 
     @functools.cached_property
     def conf(self) -> Configuration:
         """Its configuration; the first use starts the log."""
         conf = load(self.chosen, file=self.file)
         level = conf["log_level"] or self.log_level
-        self.ctx.with_resource(logs.logging_to_stderr(level, conf["log_format"], self.program))
+        self.ctx.with_resource(logs.logging_to_stderr(level, conf["log_format"], self.invocation))
         return conf
 
     @functools.cached_property
@@ -80,7 +80,7 @@ class Call:
             conf, app = self.conf, self.imported
             app.add_configured(conf)
             return app
-        self.program.secrets |= db.secrets_of(self.conf.url)  # before anything can fail
+        self.invocation.secrets |= db.secrets_of(self.conf.url)  # before anything can fail
         return self._opened(App.from_config(self.conf))
 
     @functools.cached_property
@@ -102,7 +102,7 @@ class Call:
         if not isinstance(app, App):
             has = f"; its Apps: {', '.join(apps)}" if apps else ""
             raise Usage(f"{ref} is a {type(app).__name__}, but must be a msgworker App{has}")
-        self.program.secrets |= db.secrets_of(app.engine.url)
+        self.invocation.secrets |= db.secrets_of(app.engine.url)
         return self._opened(app)
 
     @property
@@ -118,7 +118,7 @@ class Call:
             raise Usage("--reason is required; it is kept in the audit")
 
     def _opened(self, app: App) -> App:
-        self.program.engine = app.engine
+        self.invocation.engine = app.engine
         self.ctx.call_on_close(app.engine.dispose)
         path = db.DatabaseFile(app.engine).path
         missing = os.path.isdir(os.path.dirname(path)) and not os.path.exists(path)
@@ -173,8 +173,8 @@ def keep_given(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     return value
 
 
-def _keep(program: Invocation, name: str, value: str) -> None:
-    program.given[name] = visible(shlex.quote(_masked(name, value)))
+def _keep(invocation: Invocation, name: str, value: str) -> None:
+    invocation.given[name] = visible(shlex.quote(_masked(name, value)))
 
 
 def _masked(name: str, value: str) -> str:

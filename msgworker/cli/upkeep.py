@@ -25,8 +25,8 @@ from msgworker.cli.rerun import carry_out, long_work, operation_of, print_act, p
 from msgworker.commands import command
 from msgworker.config.values import duration_or_instant, nearest
 from msgworker.errors import ConfigError
-from msgworker.ops.call import Repaired
 from msgworker.ops.records import ScheduleInfo
+from msgworker.ops.result import Repaired
 
 # --- `release`: give back the messages of an instance, or messages without an owner.
 

@@ -111,14 +111,14 @@ def values_of(call: Call) -> list[tuple[str, Any, str]]:
 
 def display_value(call: Call, conf: Configuration, name: str) -> Any:
     if name == "locks":
-        call.program.secrets |= db.secrets_of(conf.locks)
+        call.invocation.secrets |= db.secrets_of(conf.locks)
         try:
             return masked_centre(check_centre(conf.locks))
         except ConfigError as error:
             raise ConfigError(f"locks ({conf.origins['locks']}): {error}") from None
     if name != "url" or conf[name] is None:
         return conf[name]
-    call.program.secrets |= db.secrets_of(conf.url)
+    call.invocation.secrets |= db.secrets_of(conf.url)
     try:
         return db.masked(db.parse_url(conf.url))
     except ConfigError as error:

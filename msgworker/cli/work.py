@@ -191,7 +191,7 @@ def _parent(call: Call, report_fd: int | None, *, text: bool = True) -> Parent |
     text: the output is text for people.
     """
     _ = call.needed_ref
-    streams = call.program.streams
+    streams = call.invocation.streams
     if report_fd is None:
         streams.of_work(text=text)
         return None
@@ -349,6 +349,6 @@ def child_arguments(command: str, call: Call, quiet: bool) -> list[str]:
         arguments.append("--report-metrics")
     if quiet:
         arguments.append("--quiet")
-    if call.program.debug:
+    if call.invocation.debug:
         arguments.append("--debug")
     return arguments

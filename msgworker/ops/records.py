@@ -16,10 +16,10 @@ from msgworker.config import nearest, whole
 from msgworker.db import writing
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.message import State
-from msgworker.ops.call import How, OnProgress, Repaired
 from msgworker.ops.operation import Writing
 from msgworker.ops.queries import MAX_PAGE
 from msgworker.ops.repairs import Repairs
+from msgworker.ops.result import How, OnProgress, Repaired
 from msgworker.producing import refuse_jobs
 from msgworker.queries import messages
 from msgworker.schedules import Schedule, next_times

@@ -523,11 +523,10 @@ PAGES: list[BaseRoute] = []
 
 
 def page(
-    path: str, template: str = "", *, live: bool = False, method: str = "GET", name: str = ""
+    path: str, template: str = "", *, live: bool = False, method: str = "GET"
 ) -> Callable[[H], H]:
     """The function behind this, of a Site and a Request, answers at a path, and returns what the
-    template shows, or a Response. live: see `Site.live`. name: of the route, if not that of the
-    function."""
+    template shows, or a Response; its name is that of the route. live: see `Site.live`."""
 
     def decorate(fn: H) -> H:
         async def answer(request: Request) -> Response:
@@ -538,7 +537,7 @@ def page(
             return found if isinstance(found, Response) else site.render(request, template, **found)
 
         endpoint = with_badges(answer) if method == "GET" else answer
-        PAGES.append(Route(path, endpoint, methods=[method], name=name or fn.__name__))
+        PAGES.append(Route(path, endpoint, methods=[method], name=fn.__name__))
         return fn
 
     return decorate

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from msgworker import App, ConfigError, MsgworkerError, SchemaError
 from msgworker.ops import call, operation
-from msgworker.ops.call import Why
+from msgworker.ops.result import Why
 from msgworker.table import Need, own_tables
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, Cut, audited, cut_after, many_dead, put
 from tests.support.refusing import refuse

@@ -14,8 +14,8 @@ from tenacity import wait_none
 from msgworker import App, ConfigError, Message, MessageTable, Reject, RetryLater, SchemaError
 from msgworker.ops import operation
 from msgworker.ops import repairs as rerunning
-from msgworker.ops.call import Progress, Why
 from msgworker.ops.operation import RecordedOperation
+from msgworker.ops.result import Progress, Why
 from msgworker.store import bounded, tries
 from msgworker.store.tries import Failure, Kind, fingerprint
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, Cut, audited, cut_after, many_dead, put

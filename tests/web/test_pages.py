@@ -13,8 +13,8 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App
-from msgworker.ops.call import ADVICE, Why
-from msgworker.web.pages.audit import HELP
+from msgworker.ops.result import ADVICE, Why
+from msgworker.web.pages.changing import HELP
 from msgworker.web.pages.messages import cell, csv_of
 from tests.support.browsing import Browser
 from tests.support.ops import FAILED, NEW, put

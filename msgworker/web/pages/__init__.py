@@ -3,8 +3,9 @@
 overview   /, what needs help, /topics and each of them
 messages   /messages, one message and its items, /failures, /lanes, /jobs
 instances  /instances, /schedules, /locks, /system
-audit      /audit: who changed what, and why; /writes: one that was begun, how far it is
-changing   /change: rerun, discard and cancel messages; /act: pause a topic, and the like
+audit      /audit: who changed what, and why
+changing   /change: rerun, discard and cancel messages; /act: pause a topic, and the like; /edit;
+           /writes: one that was begun, how far it is
 login      /login, /logout, /theme
 """
 

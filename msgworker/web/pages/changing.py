@@ -1,8 +1,9 @@
-"""Writes: a page that shows what a write would do, by a dry run, then the write itself; and the
-form of an edit."""
+"""Writes: a page that shows what one would do, by a dry run, then the write itself and how far it
+is; and the form of an edit."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -17,13 +18,14 @@ from starlette.responses import RedirectResponse, Response
 from msgworker.config import as_instant, id_of
 from msgworker.errors import ConfigError, PayloadError
 from msgworker.message import State
-from msgworker.ops.call import OnProgress, Repaired
+from msgworker.ops.result import ADVICE, OnProgress, Repaired, Why
 from msgworker.payload import decode_exactly, pretty
 from msgworker.queries.messages import MessageInfo
 from msgworker.web import forms, shown
 from msgworker.web.forms import Chosen, whole
-from msgworker.web.pages.audit import HELP, begun
-from msgworker.web.site import COUNTED, Refused, Site, or_refused, page, there
+from msgworker.web.sessions import Role
+from msgworker.web.site import COUNTED, Refused, Site, or_refused, page, site_of, there
+from msgworker.web.threads import RunningWrite, Work
 from msgworker.web.writes import CHANGES, EDIT, ON_THINGS, Change, OnThing
 
 W = TypeVar("W", Change, OnThing)
@@ -96,8 +98,8 @@ async def edit_ticked(site: Site, request: Request) -> Response:
     return RedirectResponse(site.url(request, "edit", msg_id=numbers[0]), 303)
 
 
-@page("/change/{kind}", "change.html", name="change")
-async def confirm(site: Site, request: Request) -> dict[str, Any]:
+@page("/change/{kind}", "change.html")
+async def change(site: Site, request: Request) -> dict[str, Any]:
     change = kind_of(site, request, CHANGES)
     chosen = chosen_of(ticked(request.query_params))
     order, options = options_of(change, request.query_params)
@@ -120,8 +122,8 @@ async def confirm(site: Site, request: Request) -> dict[str, Any]:
     }
 
 
-@page("/change/{kind}", method="POST", name="do_change")
-async def write(site: Site, request: Request) -> Response:
+@page("/change/{kind}", method="POST")
+async def do_change(site: Site, request: Request) -> Response:
     change = kind_of(site, request, CHANGES)
     form = forms.form_of(request)
     chosen = chosen_of(form)
@@ -193,8 +195,8 @@ def forcing(act: OnThing, given: Any) -> dict[str, bool]:
     return {"force": True} if act.force and given.get("force") == "1" else {}
 
 
-@page("/act/{kind}", "act.html", name="act")
-async def confirm_act(site: Site, request: Request) -> dict[str, Any]:
+@page("/act/{kind}", "act.html")
+async def act(site: Site, request: Request) -> dict[str, Any]:
     act = act_of(site, request)
     name = name_of(request.query_params.get("name", ""))
     forced = forcing(act, request.query_params)
@@ -243,14 +245,14 @@ CUT = 10_000
 _FIELDS = ("topic", "priority", "available_at", "payload")
 
 
-@page("/edit/{msg_id}", "edit.html", name="edit")
-async def edit_form(site: Site, request: Request) -> dict[str, Any]:
+@page("/edit/{msg_id}", "edit.html")
+async def edit(site: Site, request: Request) -> dict[str, Any]:
     info, fields = await edited(site, request)
     return edit_page(site, info, fields, values_of(site, info), None)
 
 
-@page("/edit/{msg_id}", "edit.html", method="POST", name="save_edit")
-async def edit(site: Site, request: Request) -> dict[str, Any] | Response:
+@page("/edit/{msg_id}", "edit.html", method="POST")
+async def save_edit(site: Site, request: Request) -> dict[str, Any] | Response:
     """What would change; or, with `save`, the change."""
     form = forms.form_of(request)
     info, fields = await edited(site, request)
@@ -364,3 +366,56 @@ def edit_page(
         "most_payload": MOST_PAYLOAD,
         "most_reason": MOST_REASON,
     }
+
+
+# --- A write that was begun: its progress, its result, and a button that ends it.
+
+SOON_SECONDS = 1.5
+"""How long the answer to a form waits for the write: most have ended by then."""
+LOOK_SECONDS = 0.02
+HELP = ADVICE | {
+    Why.DONE: "the last choice of the order (force) runs it again",
+    Why.RAN_LATER: (
+        "the second choice of the order runs it and then, in order, the failed and dead messages "
+        "behind it; the last one (force) runs it out of order"
+    ),
+    Why.KEY_TAKEN: "the last choice of the order (force) runs it without its key",
+    Why.UNDATED: "`msgworker release --nobody --any-age` gives it back, if no consumer works on it",
+}
+"""The advice for each reason, in the words of the pages."""
+
+
+async def begun(request: Request, work: Work, **about: Any) -> Response:
+    site = site_of(request)
+    write = site.writes.start(work, by=site.viewer(request).name, **about)
+    for _ in range(int(SOON_SECONDS / LOOK_SECONDS)):
+        if write.over.is_set():
+            break
+        await asyncio.sleep(LOOK_SECONDS)
+    site.forget()
+    return RedirectResponse(
+        site.url(request, "write", {"op": write.op_id}, write_id=write.write_id), 303
+    )
+
+
+def running_write(site: Site, request: Request) -> RunningWrite | None:
+    return site.writes.get(request.path_params["write_id"])
+
+
+@page("/writes/{write_id}", "write.html")
+async def write(site: Site, request: Request) -> dict[str, Any] | Response:
+    found = running_write(site, request)
+    if found is None:
+        op_id = whole(request.query_params, "op", 0, 0, 2**62) or None
+        return site.render(request, "write_gone.html", 404, op_id=op_id)
+    result, over = found.result, found.over.is_set()
+    return {"write": found, "result": result, "advice": HELP, "over": over}
+
+
+@page("/writes/{write_id}/end", method="POST")
+async def write_end(site: Site, request: Request) -> Response:
+    site.need(request, Role.OPERATOR)
+    missing = "this process does not know that write; the audit shows it"
+    found = there(running_write(site, request), missing)
+    found.end()
+    return RedirectResponse(site.url(request, "write", write_id=found.write_id), 303)

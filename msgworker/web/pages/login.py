@@ -16,8 +16,8 @@ from msgworker.web.site import THEME_COOKIE, THEMES, Site, page, set_cookie
 log = logger("msgworker.web")
 
 
-@page("/login", "login.html", name="login")
-async def login_page(site: Site, request: Request) -> dict[str, Any]:
+@page("/login", "login.html")
+async def login(site: Site, request: Request) -> dict[str, Any]:
     if not site.door.logs_in:
         raise HTTPException(404, "there is nothing to log in to")
     return {"wrong": False}
@@ -39,8 +39,8 @@ async def log_in(site: Site, request: Request) -> Response:
     return RedirectResponse(site.url(request, "overview"), 303)
 
 
-@page("/logout", method="POST", name="logout")
-async def log_out(site: Site, request: Request) -> Response:
+@page("/logout", method="POST")
+async def logout(site: Site, request: Request) -> Response:
     site.sessions.end(request.state.session)
     request.state.session = None
     return RedirectResponse(site.url(request, "overview"), 303)

@@ -259,8 +259,8 @@ async def failures(site: Site, request: Request) -> dict[str, Any]:
     }
 
 
-@page("/failures.csv", name="failures_csv")
-async def as_csv(site: Site, request: Request) -> Response:
+@page("/failures.csv")
+async def failures_csv(site: Site, request: Request) -> Response:
     _, found = await _groups(site, request, CSV_ROWS)
     headers = {"content-disposition": 'attachment; filename="failures.csv"'}
     text = csv_of(found, site.without)
