@@ -106,7 +106,7 @@ class Answers(Guard):
     def _placed(self, scope: Scope) -> Scope:
         scope = {**scope, "state": dict(scope.get("state") or {})}
         path = str(scope["path"])
-        root = str(scope.get("root_path") or self._site.settings.root_path)
+        root = str(scope.get("root_path") or self._site.options.root_path)
         route = path[len(root) :] if path == root or path.startswith(f"{root}/") else path
         route = route or "/"
         scope["root_path"], scope["path"] = root, root + route
@@ -137,17 +137,17 @@ class Hosts(Guard):
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request, settings = Request(scope), self._site.settings
-        if is_of(settings.proxies, request):
+        request, options = Request(scope), self._site.options
+        if is_of(options.proxies, request):
             _take_over(scope, request.headers)
-            scope["state"]["client"] = forwarded_for(settings.proxies, request)
+            scope["state"]["client"] = forwarded_for(options.proxies, request)
             request = Request(scope)
         given = request.headers.getlist("host")
         if self._is_of_a_program(request):
             pass
         elif route_of(scope) == "/metrics" and len(given) == 1 and is_address(given[0]):
             pass  # of a scrape: a page of another site has a name, which would lead here
-        elif len(given) != 1 or given[0].lower() not in {*settings.hosts, *_own(scope)}:
+        elif len(given) != 1 or given[0].lower() not in {*options.hosts, *_own(scope)}:
             text = "this name is not one of the dashboard; --allowed-host NAME[:PORT] adds one"
             await self._site.refuse(request, 421, text)(scope, receive, send)
             return
@@ -245,7 +245,7 @@ class Gate(Guard):
         viewer = await door.admit(request)
         if viewer is None and session is not None and session.name:
             viewer = door.again(session, sessions.proof_of)
-        if viewer is not None and not self._site.settings.actions:
+        if viewer is not None and not self._site.options.actions:
             viewer = Viewer(viewer.name, Role.VIEWER, viewer.by)
         route = route_of(scope)
         scope["state"]["viewer"] = viewer

@@ -40,7 +40,7 @@ from msgworker.web.access import Door, Network, Viewer, client_of
 from msgworker.web.sessions import Role, Session, Sessions, cookie_of, is_secure
 from msgworker.web.threads import (
     Busy,
-    Hardships,
+    ReadErrors,
     ReadThreads,
     RunningWrites,
     Sharing,
@@ -214,7 +214,7 @@ class Site:
         nav: Sequence[tuple[str, str]],
     ) -> None:
         self.app = app
-        self.settings = options
+        self.options = options
         self.door = door
         self.sessions = sessions
         self.nav = nav
@@ -232,7 +232,7 @@ class Site:
         self._shared, self._steady = Sharing(SHARED_MOST), Sharing(SHARED_MOST)
         self.sections = Sharing(SECTIONS_MOST)
         self.writes = RunningWrites(self._why, self._watch)
-        self.hardships = Hardships(app.engine, self.without, options.deadline)
+        self.read_errors = ReadErrors(app.engine, self.without, options.deadline)
         self.templates = environment(self.without)
         self.starlette: Starlette
 
@@ -250,7 +250,7 @@ class Site:
     def ops(self) -> Ops:
         """For reads: what takes longer than the deadline is ended by the database. Writes, which
         are short steps, go by `app.ops`."""
-        return self.app.ops.within(self.settings.deadline)
+        return self.app.ops.within(self.options.deadline)
 
     def acting(self, request: HTTPConnection) -> Ops:
         viewer = self.viewer(request)
@@ -263,13 +263,13 @@ class Site:
     async def ask(self, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a function of `ops`, or of `app.ops`, in a thread; returns its result.
 
-        Raises HTTPException, see `Hardships`. A write that is answered so is cancelled: it commits
+        Raises HTTPException, see `ReadErrors`. A write that is answered so is cancelled: it commits
         nothing after that, and the answer says how much is done.
         """
         if self._waiting >= WAITING:
             raise Busy("too many requests wait for the database; try again")
         self._waiting += 1
-        limit = self.settings.deadline
+        limit = self.options.deadline
         attempt, call = Attempt(limit), functools.partial(fn, *args, **kwargs)
         try:
             asked = asyncio.wrap_future(self.threads.submit(attempt, call))
@@ -278,7 +278,7 @@ class Site:
             attempt.give_up()
             raise
         except Exception as error:
-            answer = self.hardships.answer(error, attempt.give_up())
+            answer = self.read_errors.answer(error, attempt.give_up())
             if answer is None:
                 raise
             raise answer from error
@@ -348,7 +348,7 @@ class Site:
         viewer = self.viewer(request)
         if viewer.role < role:
             why = "this dashboard is for reading only; --allow-actions (actions=True) changes it"
-            if self.settings.actions:
+            if self.options.actions:
                 why = f"this needs the role {role}; yours is {viewer.role}"
             raise HTTPException(403, why)
         return viewer
@@ -497,7 +497,7 @@ def paged(query: Mapping[str, str], after: Any, next_after: Any) -> dict[str, An
     return {"first": query if after else None, "more": following}
 
 
-def there(found: R | None, text: str) -> R:
+def or_404(found: R | None, text: str) -> R:
     """What was found; raises HTTPException 404 with the text if nothing was."""
     if found is None:
         raise HTTPException(404, text)

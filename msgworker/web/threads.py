@@ -60,7 +60,7 @@ class Busy(HTTPException):
         super().__init__(503, text, {"Retry-After": "5"})
 
 
-class Hardships:
+class ReadErrors:
     """The last failures of reads. without: a text without secrets. seconds: of a read."""
 
     def __init__(self, engine: Engine, without: Callable[[str], str], seconds: float) -> None:

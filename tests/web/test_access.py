@@ -237,7 +237,7 @@ def test_another_address_without_authentication_is_refused(sqlite_app: App, host
 def test_loopback_needs_none(sqlite_app: App, host: str) -> None:
     made = serving.dashboard_for(sqlite_app, settings(host=host), {})
     assert isinstance(made.site.door, access.Local)
-    assert made.site.settings.actions is False
+    assert made.site.options.actions is False
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_mounted_in_another_program_every_link_stays_below_it(full_app: App) -> 
 def test_a_read_that_is_too_slow_is_given_up(sqlite_app: App) -> None:
     made = sqlite_app.web()
     over = threading.Event()
-    object.__setattr__(made.site.settings, "deadline", -0.9)
+    object.__setattr__(made.site.options, "deadline", -0.9)
 
     async def ask() -> None:
         await made.site.ask(over.wait, 30)

@@ -346,7 +346,7 @@ async def _answer(endpoint: Endpoint, request: Request) -> Response:
     except PayloadError as error:
         return problem(422, site.without(str(error)))
     except MsgworkerError as error:
-        if (answer := site.hardships.answer(error)) is not None:
+        if (answer := site.read_errors.answer(error)) is not None:
             raise answer from error
         return problem(409, site.without(str(error)))
     if endpoint.write:

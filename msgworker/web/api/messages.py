@@ -18,7 +18,7 @@ from msgworker.web.api import calling
 from msgworker.web.api.calling import ApiCall, Page, Wrong, endpoint, page_of
 from msgworker.web.api.operations import lasting
 from msgworker.web.sessions import Role
-from msgworker.web.site import COUNTED, Site, there
+from msgworker.web.site import COUNTED, Site, or_404
 from msgworker.web.writes import CHANGES, EDIT, Change
 
 MISSING = "there is no message {}; it may have been purged"
@@ -158,14 +158,14 @@ async def explain_message(call: ApiCall) -> Explanation:
     """Why a message is not running."""
     msg_id = call.number("msg_id", "message")
     found = await call.site.ask(call.ops.explain, msg_id)
-    return _without_payloads(there(found, MISSING.format(msg_id)))
+    return _without_payloads(or_404(found, MISSING.format(msg_id)))
 
 
 async def _message(call: ApiCall, **more: Any) -> MessageInfo:
     """The message of the path, see `ops.show`; raises HTTPException."""
     msg_id = call.number("msg_id", "message")
     found = await call.site.ask(call.ops.show, msg_id, **more)
-    return there(found, MISSING.format(msg_id))
+    return or_404(found, MISSING.format(msg_id))
 
 
 def _without_payloads(found: Explanation) -> Explanation:
@@ -180,14 +180,14 @@ def _hidden(call: ApiCall, info: MessageInfo) -> MessageInfo:
     )
     text = None
     if call.query.payload == "1" and info.payload is not None:
-        text = shown.payload(info.payload, call.site.settings.redact)
+        text = shown.payload(info.payload, call.site.options.redact)
     return replace(info, payload=text, items=listed)
 
 
 def _hidden_item(call: ApiCall, one: ItemInfo) -> ItemInfo:
     if call.query.payload != "1" or one.value is None:
         return replace(one, value=None)
-    return replace(one, value=shown.payload(one.value, call.site.settings.redact))
+    return replace(one, value=shown.payload(one.value, call.site.options.redact))
 
 
 # ---------------------------------------------------------------- writing
@@ -244,7 +244,7 @@ async def edit_message(call: ApiCall) -> Repaired:
     ops = call.ops if call.body.dry_run else call.acting
     done = await call.site.ask(ops.edit, msg_id, **given)
     asked = call.query.payload == "1"
-    seen = shown.changes(done.changes, call.site.settings.redact, payloads=asked)
+    seen = shown.changes(done.changes, call.site.options.redact, payloads=asked)
     return replace(done, changes=seen)
 
 

@@ -20,7 +20,7 @@ from msgworker.queries.jobs import JobInfo
 from msgworker.web import shown
 from msgworker.web.api import calling
 from msgworker.web.api.calling import ApiCall, Page, endpoint, page_of
-from msgworker.web.site import there
+from msgworker.web.site import or_404
 from msgworker.web.threads import AFTER, RunningWrite
 from msgworker.web.writes import ON_THINGS, OnThing
 
@@ -56,7 +56,7 @@ async def lasting(
     while not _answers(running, time.monotonic() - begun):
         await asyncio.sleep(LOOK_SECONDS)
     if failed:
-        raise call.site.hardships.answer(failed[0], running.attempt.left) or failed[0]
+        raise call.site.read_errors.answer(failed[0], running.attempt.left) or failed[0]
     if running.result is not None:
         return running.result
     if running.progress is None or running.op_id is None:
@@ -172,7 +172,7 @@ async def job_of(call: ApiCall) -> JobInfo:
     """The job of the path; raises HTTPException."""
     job_id = call.number("job_id", "job")
     found = await call.site.ask(call.ops.job, job_id) if job_id > 0 else None
-    return there(found, f"there is no job {job_id}; see /jobs")
+    return or_404(found, f"there is no job {job_id}; see /jobs")
 
 
 async def _about(call: ApiCall, act: OnThing, part: str) -> str | int:

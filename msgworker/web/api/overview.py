@@ -14,7 +14,7 @@ from msgworker.web import shown
 from msgworker.web.api import calling
 from msgworker.web.api.calling import ApiCall, Page, endpoint, page_of
 from msgworker.web.api.operations import job_of
-from msgworker.web.site import there
+from msgworker.web.site import or_404
 
 
 class Span(calling.ApiInput):
@@ -140,7 +140,7 @@ class Entries(calling.ApiInput):
 async def list_audit(call: ApiCall) -> Page:
     """Operations, the newest first."""
     given = call.query.model_dump()
-    asked, redact = given.pop("payload") == "1", call.site.settings.redact
+    asked, redact = given.pop("payload") == "1", call.site.options.redact
     found = await call.site.ask(call.ops.audit, **given)
     found[:] = [
         replace(one, changes=shown.changes(one.changes, redact, payloads=asked)) for one in found
@@ -153,4 +153,4 @@ async def get_operation(call: ApiCall) -> Operation:
     """An operation as it is now: how many messages it has changed, and whether it has ended."""
     op_id = call.number("op_id", "operation")
     found = await call.site.ask(call.ops.operation, op_id)
-    return replace(there(found, f"there is no operation {op_id}; see /audit"), request=None)
+    return replace(or_404(found, f"there is no operation {op_id}; see /audit"), request=None)

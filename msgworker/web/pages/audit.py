@@ -69,5 +69,5 @@ async def operation(site: Site, request: Request) -> dict[str, Any]:
     if not found or found[0].op_id != op_id:
         raise HTTPException(404, f"there is no operation {op_id} of {site.app.table.name}")
     wanted = request.query_params.get("payload") == "1"
-    changes = shown.changes(found[0].changes, site.settings.redact, payloads=wanted)
+    changes = shown.changes(found[0].changes, site.options.redact, payloads=wanted)
     return {"found": found, "one": found[0], "what": what, "changed": changes}

@@ -24,7 +24,7 @@ from msgworker.queries.messages import MessageInfo
 from msgworker.web import forms, shown
 from msgworker.web.forms import Chosen, whole
 from msgworker.web.sessions import Role
-from msgworker.web.site import COUNTED, Refused, Site, or_refused, page, site_of, there
+from msgworker.web.site import COUNTED, Refused, Site, or_404, or_refused, page, site_of
 from msgworker.web.threads import RunningWrite, Work
 from msgworker.web.writes import CHANGES, EDIT, ON_THINGS, Change, OnThing
 
@@ -104,7 +104,7 @@ async def change(site: Site, request: Request) -> dict[str, Any]:
     chosen = chosen_of(ticked(request.query_params))
     order, options = options_of(change, request.query_params)
     counts_on = request.query_params.get("count") == "on"
-    ops = site.ops if counts_on else site.ops.within(site.settings.deadline, counting=COUNT_SECONDS)
+    ops = site.ops if counts_on else site.ops.within(site.options.deadline, counting=COUNT_SECONDS)
     asked = chosen.asked | options | {"dry_run": True, "count_limit": COUNTED}
     would: Repaired | Refused = await site.count(or_refused, partial(change.of(ops), **asked))
     return {
@@ -284,7 +284,7 @@ async def edited(site: Site, request: Request) -> tuple[MessageInfo, tuple[str, 
     site.need(request, EDIT.role)
     msg_id = id_of(request.path_params["msg_id"])
     missing = f"there is no message {msg_id} in {site.app.table.name}"
-    info = there(await site.ask(site.ops.show, msg_id, items=0), missing)
+    info = or_404(await site.ask(site.ops.show, msg_id, items=0), missing)
     tables = await site.ask(lambda: site.app.tables)
     left_out = ("available_at",) if info.status is State.DEAD else ()
     return info, tuple(name for name in _FIELDS if tables.has(name) and name not in left_out)
@@ -302,7 +302,7 @@ def values_of(site: Site, info: MessageInfo) -> dict[str, str]:
 
 def why_empty(site: Site, info: MessageInfo) -> str:
     """Why a payload is not put into the form: what is saved would not be what it was."""
-    text, redact = info.payload, site.settings.redact
+    text, redact = info.payload, site.options.redact
     if not text:
         return ""
     if len(text) >= CUT:
@@ -361,7 +361,7 @@ def edit_page(
         "fields": fields,
         "given": given,
         "would": would,
-        "shown": shown.changes(changes, site.settings.redact),
+        "shown": shown.changes(changes, site.options.redact),
         "why_empty": why_empty(site, info),
         "most_payload": MOST_PAYLOAD,
         "most_reason": MOST_REASON,
@@ -416,6 +416,6 @@ async def write(site: Site, request: Request) -> dict[str, Any] | Response:
 async def write_end(site: Site, request: Request) -> Response:
     site.need(request, Role.OPERATOR)
     missing = "this process does not know that write; the audit shows it"
-    found = there(running_write(site, request), missing)
+    found = or_404(running_write(site, request), missing)
     found.end()
     return RedirectResponse(site.url(request, "write", write_id=found.write_id), 303)

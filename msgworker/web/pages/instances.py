@@ -158,7 +158,7 @@ async def locks(site: Site, request: Request) -> dict[str, Any]:
 @page("/system", "system.html")
 async def system(site: Site, request: Request) -> dict[str, Any]:
     findings, sizes = await asyncio.gather(site.look(site.ops.doctor), sizes_of(site))
-    return {"findings": findings, "sizes": sizes, "values": site.settings.values}
+    return {"findings": findings, "sizes": sizes, "values": site.options.values}
 
 
 async def sizes_of(site: Site) -> Sizes | None:

@@ -29,7 +29,7 @@ from msgworker.store.tries import Kind
 from msgworker.web import shown
 from msgworker.web.forms import SPANS, Chosen
 from msgworker.web.sessions import Role
-from msgworker.web.site import Refused, Site, or_missing, page, paged, there
+from msgworker.web.site import Refused, Site, or_404, or_missing, page, paged
 from msgworker.web.writes import CHANGES, EDIT, Write
 
 ROWS = 50
@@ -185,13 +185,13 @@ async def message(site: Site, request: Request) -> dict[str, Any]:
     ops = site.ops
     msg_id = id_of(request.path_params["msg_id"])
     missing = f"there is no message {msg_id} in {site.app.table.name}"
-    info = there(await site.ask(ops.show, msg_id, items=ITEMS), missing)
+    info = or_404(await site.ask(ops.show, msg_id, items=ITEMS), missing)
     spec = await site.ask(lambda: site.app.tables.spec)
     audit = await site.ask(or_missing, ops.audit, msg_id, limit=AUDIT)
     asked = request.query_params.get("payload")
     wanted = asked == "1" or (asked is None and site.may(request, Role.OPERATOR))
     entries = [] if isinstance(audit, Refused) else audit
-    redact = site.settings.redact
+    redact = site.options.redact
     edits = [(one, shown.changes(one.changes, redact, payloads=wanted)) for one in entries]
     return {
         "info": info,
@@ -203,7 +203,7 @@ async def message(site: Site, request: Request) -> dict[str, Any]:
         "max_tries": spec.max_tries,
         "most_tries": MOST_TRIES,
         "acts": acts(info, spec),
-        "payload": shown.payload(info.payload, site.settings.redact) if wanted else None,
+        "payload": shown.payload(info.payload, site.options.redact) if wanted else None,
         "most_trace": MOST_TRACE,
     }
 
@@ -372,6 +372,6 @@ async def job(site: Site, request: Request) -> dict[str, Any]:
     job_id = id_of(request.path_params["job_id"])
     found = await site.ask(site.ops.job, job_id) if job_id > 0 else None
     return {
-        "job": there(found, f"there is no job {job_id}"),
+        "job": or_404(found, f"there is no job {job_id}"),
         "blocks": site.app.table.on_dead == "block",
     }

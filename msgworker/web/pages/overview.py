@@ -139,7 +139,7 @@ async def overview(site: Site, request: Request) -> dict[str, Any]:
     times, (minutes, _) = {one.topic: one for one in timings.topics}, WINDOWS[window]
     return {
         "found": found,
-        "trouble": trouble_lines(found, times, database=site.hardships.summary),
+        "trouble": trouble_lines(found, times, database=site.read_errors.summary),
         "states": [
             (state.value, found.count(state))
             for state in State
