@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
 # COMMANDS has a line per command: name -> module of this package, where the command is the
-# attribute of the same name (a dash becomes an underscore), and its summary in --help. A module is
-# imported only when one of its commands is called; this module and its imports need no database.
+# attribute of the same name (a dash becomes an underscore, `list` is `list_`), and its summary in
+# --help. A module is imported only when one of its commands is called; this module and its imports
+# need no database.
 
 COMMANDS = {
     "demo": ("web", "Real purchases on embedded SQLite, one process killed."),
@@ -192,7 +193,8 @@ class Main(click.Group):
             return None
         module, _ = COMMANDS[cmd_name]
         found = importlib.import_module(f"msgworker.cli.{module}")
-        command: click.Command = getattr(found, attribute_of(cmd_name))
+        attribute = "list_" if cmd_name == "list" else cmd_name.replace("-", "_")
+        command: click.Command = getattr(found, attribute)
         if takes_app(command):
             needed = METAVAR if cmd_name in NEED_APP else f"[{METAVAR}]"
             command.options_metavar = f"[OPTIONS] {needed}"
@@ -243,10 +245,6 @@ class Main(click.Group):
             print_error(proposed(sentence(error, call.debug)), call.secrets)
             code = exit_code_of(error)
         return ExitCode.USAGE if alone and not code else code if isinstance(code, int) else 0
-
-
-def attribute_of(name: str) -> str:
-    return name.replace("-", "_") if name not in ("list",) else f"{name}_"
 
 
 def _traceback(error: BaseException, call: Invocation) -> None:

@@ -40,7 +40,7 @@ from msgworker.cli.show import as_dict, instant_of
 from msgworker.commands import command
 from msgworker.config import id_of
 from msgworker.counted import plural
-from msgworker.ops.queries import MAX_GROUPS
+from msgworker.ops.looks import MAX_GROUPS
 from msgworker.ops.result import ADVICE, OnProgress, Progress, Repaired
 
 # --- Shared parts of the commands that write: options, confirmation, progress, output.

@@ -16,8 +16,8 @@ from msgworker.config import nearest, whole
 from msgworker.db import writing
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.message import State
+from msgworker.ops.looks import MAX_PAGE
 from msgworker.ops.operation import Writing
-from msgworker.ops.queries import MAX_PAGE
 from msgworker.ops.repairs import Repairs
 from msgworker.ops.result import How, OnProgress, Repaired
 from msgworker.producing import refuse_jobs

@@ -16,7 +16,7 @@ from msgworker.config import id_of
 from msgworker.errors import ConfigError
 from msgworker.message import State
 from msgworker.ops import selection
-from msgworker.ops.queries import Filters
+from msgworker.ops.looks import Filters
 from msgworker.ops.repairs import WriteOptions
 from msgworker.ops.result import How
 from msgworker.queries.messages import MessageInfo
