@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import re
-import shlex
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -12,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from msgworker import __version__
 from msgworker.cli.output import Usage, exit_code_of, ours, print_error, sentence, visible
@@ -88,18 +86,6 @@ class Invocation(Started):
     secrets: set[str] = field(default_factory=set)
     engine: sa.Engine | None = None
     streams: Streams = field(default_factory=Streams)
-
-    def again(self, ctx: click.Context, **other: Any) -> str:
-        """The command of this call, to propose: with all its options, and with others."""
-        words = [str(ctx.info_name)]
-        for param in ctx.command.params:
-            name = str(param.name)
-            given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
-            value = other.get(name, ctx.params.get(name) if given else None)
-            if name not in self.given and value is not None:
-                words += [param.opts[0]] if isinstance(param, click.Option) else []
-                words += [] if value is True else [shlex.quote(str(value))]
-        return self.command(visible(" ".join(words)))
 
 
 # --- The App as an argument: `msgworker show crm:app 42` is `msgworker show --app=crm:app 42`.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
 import unicodedata
@@ -14,8 +15,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
+from click.core import ParameterSource
 
-from msgworker.commands import proposed
+from msgworker.commands import command, proposed
 from msgworker.errors import ExitCode, MsgworkerError, PayloadError
 
 if TYPE_CHECKING:
@@ -136,7 +138,15 @@ def wrapped(text: str, width: int | None, *, first: str = "", rest: str = "") ->
 def again(**other: Any) -> str:
     """The command of this call to propose, with all its options, and others, such as after=5."""
     ctx = click.get_current_context()
-    return str(ctx.obj.again(ctx, **other))
+    words = [str(ctx.info_name)]
+    for param in ctx.command.params:
+        name = str(param.name)
+        given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        value = other.get(name, ctx.params.get(name) if given else None)
+        if name not in ctx.obj.given and value is not None:
+            words += [param.opts[0]] if isinstance(param, click.Option) else []
+            words += [] if value is True else [shlex.quote(str(value))]
+    return command(visible(" ".join(words)))
 
 
 # --- Errors: one line of text and an exit code (`errors.ExitCode`).
