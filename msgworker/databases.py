@@ -23,7 +23,7 @@ from msgworker.errors import ConfigError, SchemaError
 from msgworker.instance.state import Scope
 from msgworker.producing import SendOptions, connection_of
 from msgworker.queries import instances
-from msgworker.store import shards as store
+from msgworker.store import slices as store
 from msgworker.store.send import shard_of
 from msgworker.workers import Workers
 

@@ -22,7 +22,7 @@ from msgworker.errors import DuplicateMessage
 from msgworker.queries import counts, remaining
 from msgworker.queries.explain import Asked
 from msgworker.schema import apply
-from msgworker.store import shards
+from msgworker.store import slices
 from msgworker.store.controls import asking_jobs
 from msgworker.store.done import NotTogether
 from msgworker.table import ROLES, Slice, tables_for
@@ -132,7 +132,7 @@ def test_every_statement_asks_whether_a_row_is_a_message(name):
     silent, sent = set(), 0
     for act, options in acts(tables, conn):
         conn.sent.clear()
-        if act is shards.open_values:  # it would ask this connection without an end
+        if act is slices.open_values:  # it would ask this connection without an end
             continue
         # What a look makes of the rows that it reads here is not what is tested.
         with suppress(NotTogether, DuplicateMessage, TypeError, AttributeError):
@@ -421,7 +421,7 @@ def test_oracle_takes_the_statements_while_a_job_is_paused():
 
 def test_oracle_takes_what_a_drain_of_a_job_asks():
     def of_a_job(t: Any, log: Any) -> Any:
-        yield shards.heads_of_job, {"place": shards.Place(7), "rows": 8}
+        yield slices.heads_of_job, {"place": slices.Place(7), "rows": 8}
         for most in (1, 2):
             log.rows = {"count(*) AS count_1 \n": [(2,)]}
             asked = Asked(topics=None, within=Slice("job_id", (7,), exclusive=False))

@@ -30,7 +30,7 @@ from msgworker.schema import rule as rules
 from msgworker.schema.apply import has_unknown_status
 from msgworker.schema.difference import is_generated, mistyped, ordered_indexes
 from msgworker.schema.rule import Rule
-from msgworker.store import bounded, shards
+from msgworker.store import bounded, slices
 from msgworker.store import schedules as store
 from msgworker.store.recover import flagged_at, giving_back
 from msgworker.store.rows import running_ids
@@ -473,12 +473,12 @@ def unseen(p: Subject) -> Iterator[Finding]:
     if None in flags or not t.has("instance_type"):  # an instance looks at all of them
         return
     types = shlex.join(sorted(map(str, flags)))
-    if shards.open_in(p.conn, t, "instance_type", None):
+    if slices.open_in(p.conn, t, "instance_type", None):
         text = (
             "messages wait without an instance type, and every live instance handles one type only"
         )
         yield advised("scopes", f"{text}: run `msgworker deal {types}`")
-    known = shards.open_values(p.conn, t, "instance_type")
+    known = slices.open_values(p.conn, t, "instance_type")
     others = sorted(known - flags)
     if others:
         text = f"messages wait whose instance type no live instance has: {', '.join(others[:10])}"

@@ -7,7 +7,7 @@ send        insert messages, with a unique key if they have one
 schedules   what schedules there are, and the messages of their ticks
 candidates  the oldest heads, as hints
 ranked      heads with a priority, and those whose instant has come
-shards      heads in a slice of the table, by object or by age
+slices      heads in a slice of the table, by object or by age
 limits      flag messages of a limited topic
 claim       flag candidates, read the runs behind them
 done        the settle of messages that are done

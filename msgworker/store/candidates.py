@@ -73,7 +73,7 @@ def _countable(c: Candidate, msg_id: int) -> Candidate:
 
 def hint_columns(t: Tables, c: Cols, waits_until: Any = None) -> list[ColumnElement[Any]]:
     """The columns of a Candidate, in its order: where a key follows, with a NULL before it. What a
-    query selects behind them (ranked.py, shards.py) is read by its place from the end."""
+    query selects behind them (ranked.py, slices.py) is read by its place from the end."""
     topic = topic_or_held(t, c)
     due = sa.case((t.due(c), ONE), else_=ZERO)
     until = [] if waits_until is None else [waits_until]

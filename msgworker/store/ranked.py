@@ -87,8 +87,8 @@ def due_in(
 # waits for the earlier ones; so whether it is the head is asked here: `flag` would refuse it, and
 # its object would be left alone for a while.
 
-Place = tuple[int, int]
-"""The rank (the priority, negated) and the msg_id of a row."""
+RankedAt = tuple[int, int]
+"""The rank (the priority, negated) and the msg_id of a row: where to continue."""
 
 
 @dataclass(slots=True)
@@ -97,7 +97,7 @@ class Ranked:
 
     # Those with a priority, the highest first, that wait for no instant.
     heads: list[Candidate] = field(default_factory=list)
-    after: Place | None = None  # the last row that was read; None = the end was reached
+    after: RankedAt | None = None  # the last row that was read; None = the end was reached
     values: dict[int, Any] = field(default_factory=dict)  # the slice of each, if a role was given
     # Rows whose instant has come, if they were asked for.
     due: list[Candidate] = field(default_factory=list)
@@ -106,7 +106,12 @@ class Ranked:
 
 
 def ranked(
-    conn: Connection, t: Tables, *, limit: int, after: Place | None = None, role: str | None = None
+    conn: Connection,
+    t: Tables,
+    *,
+    limit: int,
+    after: RankedAt | None = None,
+    role: str | None = None,
 ) -> Ranked:
     """Read `limit` rows that have a priority and wait for no instant, behind `after` (None = from
     the highest on). role: with the slice of each."""

@@ -224,7 +224,7 @@ RUNNING_OBJECT = "mw_running_object"
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The messages whose column `role` (shard or instance_type) holds one of `values`."""
+    """The messages whose column `role` (shard, instance_type or job_id) holds one of `values`."""
 
     role: str
     values: tuple[Any, ...]

@@ -270,7 +270,7 @@ class FunctionIndexes(CaseIndexes):
     def slice_key(self, c: Cols, role: str) -> ColumnElement[Any]:
         return sa.case((self.unfinished(c), self.slice_value(c, role)))
 
-    def no_shard_apart(self, role: str) -> bool:
+    def null_shard_apart(self, role: str) -> bool:
         return False
 
 

@@ -593,7 +593,7 @@ class Tables(ABC):
         assert column is not None
         return column
 
-    def no_shard_apart(self, role: str) -> bool:
+    def null_shard_apart(self, role: str) -> bool:
         """Whether rows of no shard, which count as shard 0, have entries apart from its own; only a
         table of others has NULL there."""
         return role == "shard" and not self.spec.is_default

@@ -31,8 +31,8 @@ from msgworker.coordination import lease as lease_module
 from msgworker.coordination.segments import EMPTY_SECONDS, Walker
 from msgworker.errors import LocksUnavailable
 from msgworker.instance.state import InstanceView
-from msgworker.store import claim, shards
-from msgworker.store.shards import Place
+from msgworker.store import claim, slices
+from msgworker.store.slices import Place
 from msgworker.table import Slice
 from msgworker.testing import Clock
 from proof.machines.machines import LONG_RUNS, forget_locks, run
@@ -303,7 +303,7 @@ class Machine(RuleBasedStateMachine):
         t = self.app.tables
         with self.app.engine.begin() as conn:
             places = [Place(value) for value in where.values]
-            pages = shards.heads_by_age(conn, t, "shard", places, 8)
+            pages = slices.heads_by_age(conn, t, "shard", places, 8)
             heads = [row for page in pages for row in page.found]
             rows, _ = claim.flag_apart(conn, t, heads, me=life.name)
         return [row.msg_id for row in rows], len(heads)

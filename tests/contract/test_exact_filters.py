@@ -8,8 +8,8 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, MessageTable
-from msgworker.store import candidates, change, shards
-from msgworker.store.shards import Place
+from msgworker.store import candidates, change, slices
+from msgworker.store.slices import Place
 
 TEXTS = {
     "postgresql": "VARCHAR(40) COLLATE blind",
@@ -129,7 +129,7 @@ def test_a_pass_through_a_slice_meets_every_object_in_the_order_of_the_database(
         place = Place(0)
         with engine.connect() as conn:
             for _ in range(60):
-                (page,) = shards.heads(conn, app.tables, "shard", [place], 3, deep=deep)
+                (page,) = slices.heads(conn, app.tables, "shard", [place], 3, deep=deep)
                 met += [row.object_id for row in page.found]
                 if page.after is None:
                     break

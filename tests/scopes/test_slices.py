@@ -25,9 +25,8 @@ from msgworker.instance.claiming.passes import BEHIND, WINDOW, AgeSearch, SliceS
 from msgworker.instance.claiming.search import TableSearch
 from msgworker.message import Outcome, Settlement
 from msgworker.schema import apply
-from msgworker.store import candidates, claim, done
-from msgworker.store import shards as slices
-from msgworker.store.shards import Place
+from msgworker.store import candidates, claim, done, slices
+from msgworker.store.slices import Place
 from msgworker.table import Slice
 from tests.scopes.conftest import MakeApp, Shards
 from tests.support.plans import plan_of

@@ -23,7 +23,7 @@ from msgworker.store import (
     ranked,
     recover,
     settle,
-    shards,
+    slices,
 )
 from msgworker.store.candidates import Candidate
 from msgworker.store.done import FlagMissing
@@ -142,8 +142,8 @@ def _acts(store: Store) -> Iterator[tuple[str, tuple[str, ...], Callable[[Record
     yield "by priority, on", (urgency,), lambda r: r(ranked.ranked, **ranks)
     both = {"since": None, "limit": 100, "most": 100}
     yield "due and by priority", (urgency,), lambda r: r(ranked.due_and_ranked, **both)
-    place = shards.Place(1)
-    yield "of a job", ("job",), lambda r: r(shards.heads_of_job, place, rows=50)
+    place = slices.Place(1)
+    yield "of a job", ("job",), lambda r: r(slices.heads_of_job, place, rows=50)
     yield "jobs that have ended", ("job",), lambda r: r(jobs.ended)
     waits = {"linger": 5.0, "retry_linger": 300.0, "topics": ["t", "u"], "paused": ["u"]}
     yield "coming", (due, obj, guard), lambda r: r(due_in, **waits)

@@ -43,7 +43,7 @@ from msgworker.store import (
     schedules,
     send,
     settle,
-    shards,
+    slices,
     tries,
 )
 from msgworker.store import send as producing
@@ -53,7 +53,7 @@ from msgworker.store.controls import Asked
 from msgworker.store.done import still_mine
 from msgworker.store.rows import Row
 from msgworker.store.settle import Share, settle_batch
-from msgworker.store.shards import Place
+from msgworker.store.slices import Place
 from msgworker.table import Tables
 from msgworker.table.tables import by_job, takes_keys
 from tests.oracle_driver import Log
@@ -382,7 +382,7 @@ def scope_acts(t: Tables, log: Log) -> Iterator[Any]:
     """What instances with a scope ask for, and dealers, and holders of locks."""
     many = list(range(2500))
     if t.has("job_id"):
-        yield shards.heads_of_job, {"place": Place(7), "rows": 8}
+        yield slices.heads_of_job, {"place": Place(7), "rows": 8}
     found, log.rows = log.rows, {}
     for role in ("shard", "instance_type"):
         if not t.has(role):
@@ -394,21 +394,21 @@ def scope_acts(t: Tables, log: Log) -> Iterator[Any]:
             fresh = [Place(value) for value in values[:count]]
             if t.database.slices_by_age:
                 for places in (fresh, numbered):
-                    yield shards.heads_by_age, {"role": role, "places": places, "rows": 8}
+                    yield slices.heads_by_age, {"role": role, "places": places, "rows": 8}
                 continue
             for deep in (False, True):
                 for places in (fresh, begun):
-                    yield shards.heads, {"role": role, "places": places, "rows": 8, "deep": deep}
+                    yield slices.heads, {"role": role, "places": places, "rows": 8, "deep": deep}
             for places in (fresh, numbered):
-                yield shards.without_object, {"role": role, "places": places, "rows": 8}
+                yield slices.without_object, {"role": role, "places": places, "rows": 8}
         for value in (values[0], None):
-            yield shards.open_in, {"role": role, "value": value}
-            yield shards.open_in, {"role": role, "value": value, "objects": True}
+            yield slices.open_in, {"role": role, "value": value}
+            yield slices.open_in, {"role": role, "value": value, "objects": True}
         log.rows = {":value": [], "SELECT": [(values[0],)]}  # nothing is behind the first
-        yield shards.open_values, {"role": role}
+        yield slices.open_values, {"role": role}
         log.rows = {}
     if t.has("shard"):
-        yield shards.other_numbers, {}
+        yield slices.other_numbers, {}
     if t.has("instance_type"):
         yield locks.undealt, {}
         yield locks.flags, {}

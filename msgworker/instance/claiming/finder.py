@@ -21,7 +21,7 @@ from msgworker.message import topic_of
 from msgworker.queries.instances import leased
 from msgworker.store.candidates import Candidate
 from msgworker.store.controls import asking_jobs
-from msgworker.store.shards import other_numbers
+from msgworker.store.slices import other_numbers
 from msgworker.table import SLICES, Slice
 
 # --- Warns of topics with waiting messages for which no live instance has a handler.

@@ -17,7 +17,7 @@ from msgworker.message import in_quarantine, topic_of
 from msgworker.payload import is_text
 from msgworker.store import ranked
 from msgworker.store.candidates import Candidate, share_of_id
-from msgworker.store.ranked import Place, Ranked
+from msgworker.store.ranked import Ranked, RankedAt
 from msgworker.table import Slice, Tables
 from msgworker.table.tables import prioritized
 
@@ -104,7 +104,7 @@ class Urgent:
         self._look_at = 0.0
         self._behind_at = 0.0
         self._most = MOST_ROWS
-        self._after: Place | None = None
+        self._after: RankedAt | None = None
         self.there = prioritized(tables)
 
     def is_time(self, now: float) -> bool:

@@ -24,10 +24,10 @@ from msgworker.instance.claiming.heads import (
     Search,
     Wanted,
 )
-from msgworker.store import candidates, ranked, shards
+from msgworker.store import candidates, ranked, slices
 from msgworker.store.candidates import Candidate, Those
 from msgworker.store.ranked import Ranked
-from msgworker.store.shards import Page, Place
+from msgworker.store.slices import Page, Place
 from msgworker.table import SLICES, Slice, Tables
 
 # --- Ranges in which a look found none of its topics: the cursor skips them for a while, to spend
@@ -448,7 +448,7 @@ class SliceSearch(Search):
         places = [Place(v, lap.after) for v, lap in zip(where.values, laps, strict=True)]
         if without_object:
             rows = max(each, LEAST_ROWS)
-            pages = shards.without_object(conn, self.tables, where.role, places, rows)
+            pages = slices.without_object(conn, self.tables, where.role, places, rows)
         else:
             pages = self._read_heads(conn, where, places, each)
         found: list[tuple[Candidate, Any]] = []
@@ -469,11 +469,11 @@ class SliceSearch(Search):
         """Read heads: by skips from object to object where objects have many messages, else by
         pages, which alone show how many: so one is read now and then."""
         self._turn += 1
-        if shards.may_skip(self.tables) and self._depth >= DEEP and self._turn % ASK_DEPTH:
-            return shards.heads(conn, self.tables, where.role, places, each, deep=True)
-        depth = min(self._depth, DEEP) if shards.may_skip(self.tables) else self._depth
+        if slices.may_skip(self.tables) and self._depth >= DEEP and self._turn % ASK_DEPTH:
+            return slices.heads(conn, self.tables, where.role, places, each, deep=True)
+        depth = min(self._depth, DEEP) if slices.may_skip(self.tables) else self._depth
         rows = max(LEAST_ROWS, min(MOST_ENTRIES // len(places), math.ceil(each * depth)))
-        pages = shards.heads(conn, self.tables, where.role, places, rows)
+        pages = slices.heads(conn, self.tables, where.role, places, rows)
         objects = sum(len(page.found) for page in pages)
         if objects:
             self._depth = max(1.0, sum(page.entries for page in pages) / objects)
@@ -529,5 +529,5 @@ class AgeSearch(SliceSearch):
         self, conn: Connection, role: str, places: Sequence[Place], rows: int
     ) -> list[Page]:
         if role in SLICES:
-            return shards.heads_by_age(conn, self.tables, role, places, rows)
-        return [shards.heads_of_job(conn, self.tables, place, rows) for place in places]
+            return slices.heads_by_age(conn, self.tables, role, places, rows)
+        return [slices.heads_of_job(conn, self.tables, place, rows) for place in places]

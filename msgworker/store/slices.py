@@ -1,4 +1,5 @@
-"""Find candidates in slices of the table, for instances with a scope.
+"""Find candidates in slices of the table, for instances with a scope: in shards, in instance types,
+and in a job.
 
 One statement for many slices, along the index (slice, object, msg_id): it reads a page for each, or
 hops from object to object; the end of this file is for where the index stands by age. Rows of
@@ -40,11 +41,11 @@ class Place(NamedTuple):
 
 
 class Both(NamedTuple):
-    """Where to continue among the rows of shard 0 and among those of no shard, which are apart in
-    the index: only the database knows which of two objects comes first. OVER = the end."""
+    """Where to continue among the rows of shard 0 and among those of no shard (NULL), which are
+    apart in the index: only the database knows which of two objects comes first. OVER = the end."""
 
     own: Any
-    none: Any
+    null: Any
 
 
 LAST = (1 << 63) - 1
@@ -52,8 +53,18 @@ OVER: Any = object()
 """No place among others: those are in a Both."""
 
 
-_Build = Callable[[Tables, str, int, bool, bool], Any]
-"""Makes a statement: of a role, of so many branches, of places that are begun, of NULL."""
+class _Shape(NamedTuple):
+    """What a statement differs by. branches: of its UNION, 0 where arrays make one of it. begun:
+    there is a place to continue behind, so that each is one range of the index. null: it reads the
+    rows of no shard."""
+
+    role: str
+    branches: int
+    begun: bool
+    null: bool
+
+
+_Build = Callable[[Tables, _Shape], Any]
 
 
 class Page(NamedTuple):
@@ -102,9 +113,8 @@ def open_in(conn: Connection, t: Tables, role: str, value: Any, *, objects: bool
     query = query.where(c.object_id.is_not(None)) if objects else query
     if conn.scalar(query.limit(1)) is not None:
         return True
-    # Only a table of others has NULL there.
-    null_is_0 = t.no_shard_apart(role)
-    return value == 0 and null_is_0 and open_in(conn, t, role, None, objects=objects)
+    apart = value == 0 and t.null_shard_apart(role)
+    return apart and open_in(conn, t, role, None, objects=objects)
 
 
 def open_values(conn: Connection, t: Tables, role: str, *, most: int = 100) -> set[Any]:
@@ -115,7 +125,7 @@ def open_values(conn: Connection, t: Tables, role: str, *, most: int = 100) -> s
     query: Any = t.hinted(sa.select(key), t.message, SLICES[role])
     query = query.where(t.slice_rows(c, role)).order_by(key).limit(1)
     last = conn.scalar(query.where(key.is_not(None)))
-    while last is not None:
+    while last is not None and last not in found:  # of a fraction a driver may round what is behind
         found.add(last)
         if len(found) == most:
             break
@@ -172,20 +182,17 @@ def _type(role: str) -> Any:
 def _each(
     conn: Connection, t: Tables, role: str, places: Sequence[Place], rows: int, build: _Build
 ) -> list[Page]:
-    """For each place what stands behind it. Only a table of others has NULL as shard 0, too.
-
-    Statements differ by whether there is a place to continue behind, so that each is one range of
-    the index; and by whether they read NULL.
-    """
-    apart = t.no_shard_apart(role)
+    """For each place what stands behind it."""
+    apart = t.null_shard_apart(role)
     asked = [part for place in places for part in _parts(place, apart=apart)]
     pages: dict[Any, Page] = {}
-    for begun, none in itertools.product((False, True), repeat=2):
-        alike = [p for p in asked if (p.after is not None, p.value is None) == (begun, none)]
+    for begun, null in itertools.product((False, True), repeat=2):
+        alike = [p for p in asked if (p.after is not None, p.value is None) == (begun, null)]
         most = len(alike) if t.database.arrays else BRANCHES[-1]
         for start in range(0, len(alike), most or 1):
             some = alike[start : start + most]
-            pages |= _read(conn, t, role, some, rows, build, begun, none=none)
+            branches = 0 if t.database.arrays else next(b for b in BRANCHES if b >= len(some))
+            pages |= _read(conn, t, some, rows, build, _Shape(role, branches, begun, null))
     if apart and any(place.value == 0 for place in places):
         pages[0] = _merged(pages.get(0), pages.get(None))
     return [pages[place.value] for place in places]
@@ -195,16 +202,16 @@ def _parts(place: Place, *, apart: bool) -> list[Place]:
     """Shard 0 among its own rows and among those of no shard (None), where these are apart."""
     if not apart or place.value != 0:
         return [place]
-    own, none = place.after if isinstance(place.after, Both) else (place.after, place.after)
-    parts = (Place(0, own), Place(None, none))
+    own, null = place.after if isinstance(place.after, Both) else (place.after, place.after)
+    parts = (Place(0, own), Place(None, null))
     return [part for part in parts if part.after is not OVER]
 
 
-def _merged(own: Page | None, none: Page | None) -> Page:
+def _merged(own: Page | None, null: Page | None) -> Page:
     """Rows of shard 0 and of no shard, as one; None = its end was reached before."""
-    there = [page for page in (own, none) if page is not None]
+    there = [page for page in (own, null) if page is not None]
     found = [row for page in there for row in page.found]
-    ends = [OVER if page is None or page.after is None else page.after for page in (own, none)]
+    ends = [OVER if page is None or page.after is None else page.after for page in (own, null)]
     after = None if ends == [OVER, OVER] else Both(*ends)
     return Page(found, after, sum(page.entries for page in there))
 
@@ -212,78 +219,70 @@ def _merged(own: Page | None, none: Page | None) -> Page:
 def _read(
     conn: Connection,
     t: Tables,
-    role: str,
     places: Sequence[Place],
     rows: int,
     build: _Build,
-    begun: bool,
-    *,
-    none: bool,
+    shape: _Shape,
 ) -> dict[Any, Page]:
     params: dict[str, Any] = {"rows": rows}
-    branches = 0
-    values = [0 if none else place.value for place in places]
+    values = [0 if shape.null else place.value for place in places]
+    afters = [place.after for place in places]
     if t.database.arrays:
-        params["values"] = array_text(values) if role == "shard" else values
-        if begun:
-            afters = [place.after for place in places]
+        params["values"] = array_text(values) if shape.role == "shard" else values
+        if shape.begun:
             params["afters"] = array_text(afters) if build is _without_object else afters
     else:
-        branches = next(b for b in BRANCHES if b >= len(places))
-        unused = [None] * (branches - len(places))
+        unused = [None] * (shape.branches - len(places))
         params |= {f"v{i}": value for i, value in enumerate([*values, *unused])}
-        if begun:
-            afters = [*(place.after for place in places), *unused]
-            params |= {f"a{i}": after for i, after in enumerate(afters)}
-    key = ("slices", build.__name__, role, branches, begun, none)
-    found = fetch(conn, t.built(key, partial(build, t, role, branches, begun, none)), params)
+        if shape.begun:
+            params |= {f"a{i}": after for i, after in enumerate([*afters, *unused])}
+    statement = t.built(("slices", build.__name__, *shape), partial(build, t, shape))
     by_value: dict[Any, list[Any]] = {place.value: [] for place in places}
-    for row in found:
-        by_value[None if none else row[-3]].append(row)
-    objects = build is not _without_object
-    return {value: _page_of(read, rows, objects) for value, read in by_value.items()}
-
-
-def _page_of(found: Sequence[Any], rows: int, objects: bool) -> Page:
-    """Rows of one slice end in: its value, the key to continue behind, how many entries it stands
-    for."""
-    entries = sum(row[-1] for row in found)
-    made = as_candidates([row[:-3] for row in found if not objects or row[1] is not None])
-    return Page(made, None if entries < rows or not found else found[-1][-2], entries)
+    # A row ends in: its slice, the key to continue behind, how many entries it stands for.
+    for row in fetch(conn, statement, params):
+        by_value[None if shape.null else row[-3]].append(row)
+    pages: dict[Any, Page] = {}
+    for value, found in by_value.items():
+        entries = sum(row[-1] for row in found)
+        kept = [row[:-3] for row in found if build is _without_object or row[1] is not None]
+        after = None if entries < rows or not found else found[-1][-2]
+        pages[value] = Page(as_candidates(kept), after, entries)
+    return pages
 
 
 def _asked(
-    t: Tables, role: str, branches: int, begun: bool, afters: ColumnElement[Any], after_type: Any
+    t: Tables, shape: _Shape, afters: ColumnElement[Any], after_type: Any
 ) -> tuple[list[tuple[Any, Any]], Any]:
     """The value and the place of each branch of a UNION; or of the one of a LATERAL, and that."""
+    begun, branches = shape.begun, range(shape.branches)
     if not t.database.arrays:
-        values = [bindparam(f"v{i}", type_=_type(role)) for i in range(branches)]
-        places = [bindparam(f"a{i}", type_=after_type) if begun else None for i in range(branches)]
+        values = [bindparam(f"v{i}", type_=_type(shape.role)) for i in branches]
+        places = [bindparam(f"a{i}", type_=after_type) if begun else None for i in branches]
         return list(zip(values, places, strict=True)), None
     value: Any = array_param("values", sa.BigInteger())
-    if role != "shard":
+    if shape.role != "shard":
         value = bindparam("values", type_=sa.ARRAY(sa.Text()))
     s = array_rows("s", {"v": value} | ({"a": afters} if begun else {}))
     return [(s.c.v, s.c.a if begun else None)], s
 
 
-def _is_in(t: Tables, c: Cols, role: str, value: Any, none: bool) -> list[ColumnElement[bool]]:
-    key = t.slice_key(c, role)
-    if not none:
+def _is_in(t: Tables, c: Cols, shape: _Shape, value: Any) -> list[ColumnElement[bool]]:
+    key = t.slice_key(c, shape.role)
+    if not shape.null:
         return [key == value]
     # The branch is there once; a value that is not asked for makes it empty.
     return [key.is_(None), value == ZERO]
 
 
-def _hopped(t: Tables, role: str, branches: int, begun: bool, none: bool) -> Any:
+def _hopped(t: Tables, shape: _Shape) -> Any:
     """From object to object in each slice, a step of the index for each."""
-    afters = bindparam("afters", type_=sa.ARRAY(t.object_type))
-    asked = _asked(t, role, branches, begun, afters, t.object_type)[1]
+    role, afters = shape.role, bindparam("afters", type_=sa.ARRAY(t.object_type))
+    asked = _asked(t, shape, afters, t.object_type)[1]
     one = sa.literal_column("1", sa.Integer())
 
     def place(c: Cols, value: Any) -> tuple[ColumnElement[bool], ...]:
         key = t.slice_key(c, role)
-        mine = key.is_(None) if none else key == value
+        mine = key.is_(None) if shape.null else key == value
         return (mine, t.slice_rows(c, role))
 
     def step(alias: str, value: Any, after: Any) -> Any:
@@ -294,7 +293,7 @@ def _hopped(t: Tables, role: str, branches: int, begun: bool, none: bool) -> Any
         query = query.where(*place(c, value), behind)
         return query.order_by(c.object_id).limit(one).scalar_subquery()
 
-    first = step("f", asked.c.v, asked.c.a if begun else None)
+    first = step("f", asked.c.v, asked.c.a if shape.begun else None)
     begin = sa.select(asked.c.v.label("v"), first.label("o"), one.label("k"))
     ring = begin.cte("ring", recursive=True)
     more = sa.select(ring.c.v, step("n", ring.c.v, ring.c.o), ring.c.k + one).where(
@@ -310,20 +309,19 @@ def _hopped(t: Tables, role: str, branches: int, begun: bool, none: bool) -> Any
     return found.select_from(ring.join(w, sa.true())).order_by(ring.c.v, ring.c.k)
 
 
-def _heads(t: Tables, role: str, branches: int, begun: bool, none: bool) -> Any:
-    kind = t.object_type if t.database.arrays else t.key_type
-    made, asked = _asked(
-        t, role, branches, begun, bindparam("afters", type_=sa.ARRAY(t.object_type)), kind
-    )
+def _heads(t: Tables, shape: _Shape) -> Any:
+    role, kind = shape.role, t.object_type if t.database.arrays else t.key_type
+    afters = bindparam("afters", type_=sa.ARRAY(t.object_type))
+    made, asked = _asked(t, shape, afters, kind)
     selects: list[sa.Select[Any]] = []
     for i, (value, after) in enumerate(made):
         source = t.message.alias("p")
         p = t.cols(source)
         key = t.open_object(p)
-        shown = ZERO if none else value  # that of the row may differ by its case
+        shown = ZERO if shape.null else value  # that of the row may differ by its case
         entry = (shown.label("v"), key.label("o"), t.open_msg_id(p).label("i"))
         page: sa.Select[Any] = sa.select(*entry)
-        page = t.hinted(page, source, SLICES[role]).where(*_is_in(t, p, role, value, none))
+        page = t.hinted(page, source, SLICES[role]).where(*_is_in(t, p, shape, value))
         page = page.where(*t.slice_entries(p, role))
         page = page.where(key.is_not(None) if after is None else key > after)
         page = page.order_by(key, t.open_msg_id(p)).limit(bindparam("rows", type_=sa.Integer()))
@@ -339,19 +337,19 @@ def _heads(t: Tables, role: str, branches: int, begun: bool, none: bool) -> Any:
     return found.order_by(g.c.v, g.c.o)
 
 
-def _without_object(t: Tables, role: str, branches: int, begun: bool, none: bool) -> Any:
-    afters = array_param("afters", sa.BigInteger())
-    made, asked = _asked(t, role, branches, begun, afters, sa.BigInteger())
+def _without_object(t: Tables, shape: _Shape) -> Any:
+    role, afters = shape.role, array_param("afters", sa.BigInteger())
+    made, asked = _asked(t, shape, afters, sa.BigInteger())
     selects: list[sa.Select[Any]] = []
     for i, (value, after) in enumerate(made):
         source = t.message.alias("p")
         p = t.cols(source)
         where = t.slice_without_object(p, role)
-        shown = ZERO if none else value  # that of the row may differ by its case
+        shown = ZERO if shape.null else value  # that of the row may differ by its case
         key = t.open_msg_id(p)
         columns = (*hint_columns(t, p), shown.label("v"), key.label("k"), ONE.label("n"))
         page: sa.Select[Any] = sa.select(*columns)
-        page = t.hinted(page, source, SLICES[role]).where(*_is_in(t, p, role, value, none), *where)
+        page = t.hinted(page, source, SLICES[role]).where(*_is_in(t, p, shape, value), *where)
         if after is not None:
             page = page.where(key > after)
         # Its first key is the same in all rows: an order that only the index of slices gives.
@@ -388,8 +386,8 @@ def heads_by_age(
     """For each place, those among the next `rows` waiting messages behind it that are the first
     unfinished ones of their objects, or have none. One statement for all places."""
     asked = [[place.value, MIN_ID if place.after is None else place.after] for place in places]
-    null_is_0 = not t.spec.is_default and role == "shard"  # only a table of others has NULL there
-    asked += [[None, after] for value, after in asked if value == 0 and null_is_0]
+    apart = t.null_shard_apart(role)
+    asked += [[None, after] for value, after in asked if value == 0 and apart]
     key = ("slices_by_age", role)
     params = {"places": json.dumps(asked), "rows": rows}
     by_value: dict[Any, list[Any]] = {value: [] for value, _ in asked}
@@ -397,7 +395,10 @@ def heads_by_age(
         by_value[row[-4]].append(row)
     pages = {value: _page_by_age(read, rows) for value, read in by_value.items()}
     if None in pages:
-        pages[0] = _both_by_age(pages[0], pages[None])
+        two = (pages[0], pages[None])  # read as far as both have been
+        ends = [page.after for page in two if page.after is not None]
+        found = [row for page in two for row in page.found]
+        pages[0] = Page(found, min(ends, default=None), sum(page.entries for page in two))
     return [pages[place.value] for place in places]
 
 
@@ -418,13 +419,9 @@ def heads_of_job(conn: Connection, t: Tables, place: Place, rows: int) -> Page:
     return Page(heads, None if end == LAST else end, len(read))
 
 
-_CLAIMED_AT = (Status.NEW, Status.FAILED)
-"""The statuses at which messages wait."""
-
-
 def _heads_of_job(t: Tables) -> Any:
     selects = []
-    for n, status in enumerate(_CLAIMED_AT):
+    for n, status in enumerate((Status.NEW, Status.FAILED)):
         source = t.message.alias(f"p{n}")
         c = t.cols(source)
         assert c.job_id is not None
@@ -449,13 +446,6 @@ def _page_by_age(read: Sequence[Any], rows: int) -> Page:
     last = max(lasts, default=None) if all(isinstance(k, int | float) for k in lasts) else None
     found = as_candidates([row[:-4] for row in read if row[-1]])
     return Page(found, None if entries < rows else last, entries)
-
-
-def _both_by_age(page: Page, other: Page) -> Page:
-    """As far as both have been read."""
-    ends = [one.after for one in (page, other) if one.after is not None]
-    found = [*page.found, *other.found]
-    return Page(found, min(ends, default=None), page.entries + other.entries)
 
 
 def _heads_by_age(t: Tables, role: str) -> Any:
