@@ -166,7 +166,11 @@ def watch(app: App, counts: Counts, worker: Worker) -> list[Any]:
             counts.round_trips += wire and not alone(conn)
 
     if psycopg:
-        for one in app._engines:  # each has a pool of its own
+        for one in (
+            app.engine,
+            app._own,
+            app._engine_beside(lends=True),
+        ):  # each has a pool of its own
             _note_at_the_driver(one, note)
     else:
         event.listen(engine, "before_cursor_execute", statement)

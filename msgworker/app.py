@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 import sqlalchemy as sa
 from sqlalchemy import Connection, event
 
-from msgworker import db, ticks
+from msgworker import db
 from msgworker.config import (
     MAX_THREADS,
     SETTINGS,
@@ -37,7 +37,7 @@ from msgworker.logs import logger
 from msgworker.message import JobPolicy, OnDuplicate, Outgoing, Uniqueness
 from msgworker.payload import clean
 from msgworker.processlock import ProcessLock
-from msgworker.schedules import OWN, Schedule, Schedules, configured
+from msgworker.schedules import OWN, CatchUp, Overlap, Schedule, Schedules, configured, cron, every
 from msgworker.store import send as store
 from msgworker.table import COLUMNS, MessageTable, Tables
 from msgworker.tracing import tracer
@@ -163,11 +163,6 @@ class App(Declaring):
         # Connections that no user code has, for all statements of ours.
         return self._engine_beside(lends=False)
 
-    @property
-    def _engines(self) -> tuple[sa.Engine, ...]:
-        # All engines by which it connects, each with its own pool.
-        return self.engine, self._own, self._engine_beside(lends=True)
-
     def _engine_beside(self, *, lends: bool) -> sa.Engine:
         found = self._beside.get(lends)
         if found is not None:
@@ -276,8 +271,8 @@ class App(Declaring):
         object_id: Any = OWN,
         payload: Any = None,
         name: str | None = None,
-        catch_up: ticks.CatchUp = "last",
-        overlap: ticks.Overlap = "allow",
+        catch_up: CatchUp = "last",
+        overlap: Overlap = "allow",
     ) -> Callable[[AnyHandler], AnyHandler]:
         """Declare a schedule: a message of `topic` every `period`, "5m", seconds or a timedelta,
         from 1 s to 366 days in whole seconds, counted from 1970-01-01 00:00 UTC.
@@ -297,9 +292,9 @@ class App(Declaring):
         Raises ConfigError or PayloadError at once.
         """
         return self._timers.declare(
-            ticks.every(period), topic, object_id, payload, name, catch_up, overlap,
-            self._registry.handlers, self._declare,
-        )  # fmt: skip
+            *(every(period), topic, object_id, payload, name, catch_up, overlap),
+            *(self._registry.handlers, self._declare),
+        )
 
     def cron(
         self,
@@ -310,8 +305,8 @@ class App(Declaring):
         object_id: Any = OWN,
         payload: Any = None,
         name: str | None = None,
-        catch_up: ticks.CatchUp = "last",
-        overlap: ticks.Overlap = "allow",
+        catch_up: CatchUp = "last",
+        overlap: Overlap = "allow",
     ) -> Callable[[AnyHandler], AnyHandler]:
         """Declare a schedule by a cron expression, "minute hour day-of-month month day-of-week", in
         a time zone such as "Asia/Shanghai".
@@ -322,9 +317,9 @@ class App(Declaring):
         this machine does not know.
         """
         return self._timers.declare(
-            ticks.cron(expression, tz), topic, object_id, payload, name, catch_up, overlap,
-            self._registry.handlers, self._declare,
-        )  # fmt: skip
+            *(cron(expression, tz), topic, object_id, payload, name, catch_up, overlap),
+            *(self._registry.handlers, self._declare),
+        )
 
     @property
     def schedules(self) -> list[Schedule]:

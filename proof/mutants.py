@@ -35,7 +35,7 @@ PASSED, FAILED = 0, 1
 ON_SQLITE = ("-m", "not long", "-k", "not postgresql and not mariadb and not oracle")
 DECIDING = {
     "message.py": "contract/test_quarantine.py instance store/test_settle.py",
-    "ticks.py": "test_ticks.py",
+    "schedules.py": "test_schedules.py",
     "limit.py": "test_limit.py",
     "instance/claiming/capacity.py": "instance",
     "instance/claiming/loop.py:DrainEnd": "instance",

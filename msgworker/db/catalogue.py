@@ -446,9 +446,7 @@ def max_whole(kind: TypeEngine[Any]) -> int | None:
 
 def max_number(kind: TypeEngine[Any]) -> int | None:
     """The largest number of a small integer column; None = more than we write."""
-    if kind.__visit_name__ != "TINYINT":
-        return None
-    return 255 if getattr(kind, "unsigned", False) else 127
+    return max_whole(kind) if kind.__visit_name__ == "TINYINT" else None
 
 
 def whole_end(kind: TypeEngine[Any]) -> int:

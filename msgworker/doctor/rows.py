@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from msgworker import db, ticks
+from msgworker import db
 from msgworker.counted import few, plural
 from msgworker.db import WholeId, seconds_since
 from msgworker.doctor.structure import Finding, Subject, advised, fine, needed
@@ -24,7 +24,7 @@ from msgworker.queries import instances as scopes
 from msgworker.queries import remaining
 from msgworker.queries.explain import Asked, Facts, Verdict, Waits, World, verdict
 from msgworker.queries.instances import instances, live
-from msgworker.schedules import Schedule
+from msgworker.schedules import Schedule, ticks_of
 from msgworker.schema import requirements
 from msgworker.schema import rule as rules
 from msgworker.schema.apply import has_unknown_status
@@ -429,7 +429,7 @@ def schedules(p: Subject) -> list[Finding]:
 
 def _judged(row: Stored, now: datetime, one: Schedule | None) -> Iterator[Finding]:
     try:
-        ticks.read(row.spec, row.time_zone)
+        ticks_of(row.spec, row.time_zone)
     except ConfigError as error:
         yield advised("schedules", f"schedule {row.name} cannot fire: {error}")
         return

@@ -25,7 +25,6 @@ from msgworker.metrics import counting, need
 from msgworker.metrics.counting import (
     METRICS,
     Counting,
-    Histogram,
     Key,
     Known,
     Metric,
@@ -59,10 +58,6 @@ class Collector:
         for name, metric in METRICS.items():
             yield _family(metric, by_name[name])
 
-    def describe(self) -> Iterable[Any]:
-        """Nothing: then it is not asked at its registration."""
-        return ()
-
 
 def _family(metric: Metric, samples: Iterable[tuple[tuple[str, ...], Any]]) -> Any:
     from prometheus_client import core
@@ -71,18 +66,15 @@ def _family(metric: Metric, samples: Iterable[tuple[tuple[str, ...], Any]]) -> A
     if metric.kind == "histogram":
         made = core.HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
         for labels, value in samples:
-            made.add_metric(labels, _buckets(metric, value), value[0])
+            bounds = [*(f"{bound:g}" for bound in metric.bounds), "+Inf"]
+            buckets = list(zip(bounds, accumulate(value[1]), strict=True))
+            made.add_metric(labels, buckets, value[0])
         return made
     kind: Any = core.CounterMetricFamily if metric.kind == "counter" else core.GaugeMetricFamily
     made = kind(metric.name, metric.help, labels=metric.labels)
     for labels, value in samples:
         made.add_metric(labels, value)
     return made
-
-
-def _buckets(metric: Metric, value: Histogram) -> list[tuple[str, int]]:
-    bounds = [*(f"{bound:g}" for bound in metric.bounds), "+Inf"]
-    return list(zip(bounds, accumulate(value[1]), strict=True))
 
 
 def registry_of(source: Source) -> Any:

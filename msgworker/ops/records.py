@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from sqlalchemy import Connection
 
-from msgworker import ticks
+from msgworker import schedules
 from msgworker.config import nearest, whole
 from msgworker.db import writing
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
@@ -199,7 +199,7 @@ class Scheduling(Writing):
 
         def act(conn: Connection, t: Tables, row: Stored, now: datetime) -> bool:
             after = now if row.last_at is None else max(now, row.last_at)
-            next_at = ticks.read(row.spec, row.time_zone).after(after)
+            next_at = schedules.ticks_of(row.spec, row.time_zone).after(after)
             values = {"paused_at": None, "paused_by": None, "next_at": next_at}
             values |= _why(conn, t, None)
             return schedules_store.change(conn, t, row, values)

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 from sqlalchemy.exc import IntegrityError
 
-from msgworker import ticks
+from msgworker import schedules as ticks
 from msgworker.instance.claiming.claimer import Claimer, FlaggedRows
 from msgworker.instance.claiming.finder import Finder
 from msgworker.instance.claiming.heads import HeadChooser, Search

@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
-from msgworker import events, ticks
+from msgworker import events
+from msgworker import schedules as ticks
 from msgworker.instance import instance
 from msgworker.instance.claiming import capacity
 from msgworker.instance.claiming.loop import Drain

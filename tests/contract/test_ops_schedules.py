@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, ConfigError, MessageTable, SchemaError
-from msgworker import ticks as pure
+from msgworker import schedules as pure
 from msgworker.config import load
 from msgworker.doctor import Severity
 from msgworker.store import schedules as store

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
 from msgworker import App, ConfigError, HandlerError, MessageTable, PayloadError, SchemaError
-from msgworker import ticks as pure
+from msgworker import schedules as pure
 from msgworker.app import registry_of
 from msgworker.errors import DuplicateMessage
 from msgworker.events import ScheduleFailed, ScheduleFired, ScheduleReplaced, ScheduleSkipped

@@ -12,7 +12,7 @@ from datetime import datetime
 from shlex import quote
 from typing import Any
 
-from msgworker import ticks
+from msgworker import schedules
 from msgworker.db import Trouble, reason_of, shows_a_row, trouble
 from msgworker.errors import MsgworkerError, SchemaError
 from msgworker.events import ScheduleFailed, ScheduleFired, ScheduleReplaced, ScheduleSkipped
@@ -146,8 +146,8 @@ class Timer(Role):
         try:
             if row.next_at is None:
                 raise SchemaError("its next_at is no instant")
-            when = ticks.read(row.spec, row.time_zone)
-            due = ticks.due(when, row.catch_up, row.next_at, row.last_at, now)
+            when = schedules.ticks_of(row.spec, row.time_zone)
+            due = schedules.due(when, row.catch_up, row.next_at, row.last_at, now)
             if due is None:
                 self._watch_clock(row, now)
                 return False, row.next_at
@@ -162,7 +162,7 @@ class Timer(Role):
             self._more = True
         return fired, due.next_at
 
-    def _fire(self, row: Stored, due: ticks.Due) -> bool:
+    def _fire(self, row: Stored, due: schedules.Due) -> bool:
         setup, shared = self._setup, self._shared
         rows = store.rows_of(setup.tables, row, due.ticks)
         with setup.tracer.sending(row.topic) as sending, self.link.transaction() as conn:
@@ -233,14 +233,14 @@ class Timer(Role):
             self._to_declare.discard(name)
         if moved and not waits:
             last = now if row.last_at is None else max(now, row.last_at)
-            values["next_at"] = ticks.read(one.spec, one.tz).after(last)
+            values["next_at"] = schedules.ticks_of(one.spec, one.tz).after(last)
         if not values:
             return False
         self._change(one, row, values)
         return True
 
     def _insert(self, one: Schedule, now: datetime) -> None:
-        first = ticks.read(one.spec, one.tz).after(now)
+        first = schedules.ticks_of(one.spec, one.tz).after(now)
         values = self._values(one) | {"next_at": first, "declared_by": self._shared.identity.id}
         values["version"] = store.first_version(now)
         try:

@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 from cronsim import CronSim
 
-from msgworker import ticks
+from msgworker import schedules as ticks
 from msgworker.errors import ConfigError
 
 BERLIN = "Europe/Berlin"
@@ -38,7 +38,7 @@ def local(text: str, zone: str, count: int, after: str) -> list[str]:
 )
 def test_equal_periods_have_one_text(period, text):
     assert ticks.every(period).text == text
-    assert ticks.read(text, "UTC") == ticks.every(period)
+    assert ticks.ticks_of(text, "UTC") == ticks.every(period)
 
 
 @pytest.mark.parametrize(
