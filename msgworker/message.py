@@ -202,14 +202,8 @@ def filled(
     if FREE_THREADED:
         make: Any = Message
         made: Message[Any] = make(
-            msg_id,
-            object_id,
-            topic,
-            payload,
-            error_try_times,
-            created_at,
-            table_name,
-            scheduled_for,
+            *(msg_id, object_id, topic, payload),
+            *(error_try_times, created_at, table_name, scheduled_for),
         )
         return made
     draft: Any = _Draft()

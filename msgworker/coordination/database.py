@@ -114,10 +114,11 @@ class DatabaseLocks(LockCentre):
         begun, asked = clock(), {(name, owner) for name in names}
         self._asking |= asked
         try:
+            if len(names) > 1:  # of one it is nearly always there
+                self._made(names, ttl)
             taken = self._take(names, owner, ttl, begun)
-            rest = [name for name in names if name not in taken]
-            if self._made(rest, ttl):
-                taken |= self._take(rest, owner, ttl, begun)
+            if not taken and self._made(names, ttl):
+                taken = self._take(names, owner, ttl, begun)
             self._given |= {(name, owner): lease.token for name, lease in taken.items()}
         finally:
             self._asking -= asked
