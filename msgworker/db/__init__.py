@@ -73,11 +73,13 @@ from msgworker.db.clock import (
 from msgworker.db.connections import (
     Attempt,
     AttemptCancelled,
+    Escaped,
     Left,
     closed_after_failure,
     connected,
     connecting,
     deadline,
+    fetch,
     is_a,
     is_spoilt,
     joining_widely,
@@ -112,13 +114,11 @@ from msgworker.db.database import (
     of_dialect,
 )
 from msgworker.db.drivers import (
-    Escaped,
     QueryText,
     change_by_text,
     change_each,
     change_text_for,
     committing_each,
-    fetch,
     fetch_text,
     has_sent_nothing,
     is_aborted,

@@ -11,14 +11,14 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import lru_cache, partial
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import event
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from msgworker.db.database import Database, Trouble, of
@@ -57,6 +57,32 @@ def reading_any_text(conn: sa.Connection) -> Iterator[None]:
         yield
     finally:
         raw.text_factory = kept
+
+
+class _OddTexts(threading.local):
+    """met: whether this thread has read a text that is not UTF-8 since `met` was set to False."""
+
+    met = False
+
+
+odd_texts = _OddTexts()
+
+
+class Escaped(list[Any]):
+    """Rows whose texts may contain half surrogates for bytes that are not UTF-8."""
+
+
+def fetch(conn: sa.Connection, query: Any, params: dict[str, Any]) -> Sequence[Any]:
+    """All rows of a query; as Escaped if the driver cannot decode a text of one of them."""
+    odd_texts.met = False
+    try:
+        found = conn.execute(query, params).all()
+        return Escaped(found) if odd_texts.met else found
+    except OperationalError as error:
+        if "decode" not in str(error.orig):
+            raise
+    with reading_any_text(conn):
+        return Escaped(conn.execute(query, params).all())
 
 
 @contextmanager

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.exc import OperationalError
 from sqlalchemy.types import TypeEngine
 
-from msgworker.db.connections import WATCHED, reading_any_text
+from msgworker.db.connections import WATCHED
 from msgworker.db.database import of, of_dialect
 from msgworker.db.types import AnyText
 
@@ -23,15 +21,6 @@ READ_SECONDS = 600
 WRITE_SECONDS = 60
 PROGRAM = "msgworker"
 """What our sessions are called on the server, unless the URL or the environment says otherwise."""
-
-
-class _OddTexts(threading.local):
-    """met: whether this thread has read a text that is not UTF-8 since `met` was set to False."""
-
-    met = False
-
-
-odd_texts = _OddTexts()
 
 
 @contextmanager
@@ -80,24 +69,7 @@ def _status(conn: sa.Connection) -> int | None:
     return status if isinstance(status, int) else None
 
 
-# --- Queries whose texts may be of any bytes, and the most frequent statements, kept as texts.
-
-
-class Escaped(list[Any]):
-    """Rows whose texts may contain half surrogates for bytes that are not UTF-8."""
-
-
-def fetch(conn: sa.Connection, query: Any, params: dict[str, Any]) -> Sequence[Any]:
-    """All rows of a query; as Escaped if the driver cannot decode a text of one of them."""
-    odd_texts.met = False
-    try:
-        found = conn.execute(query, params).all()
-        return Escaped(found) if odd_texts.met else found
-    except OperationalError as error:
-        if "decode" not in str(error.orig):
-            raise
-    with reading_any_text(conn):
-        return Escaped(conn.execute(query, params).all())
+# --- The most frequent statements, kept as texts.
 
 
 class QueryText(NamedTuple):

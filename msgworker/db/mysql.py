@@ -25,7 +25,7 @@ from sqlalchemy.exc import NoSuchTableError
 from sqlalchemy.types import TypeEngine
 
 from msgworker.db.catalogue import asked
-from msgworker.db.connections import connecting, note_number
+from msgworker.db.connections import connecting, note_number, odd_texts
 from msgworker.db.database import (
     AN_INSTANT,
     COPYING,
@@ -47,7 +47,7 @@ from msgworker.db.database import (
     default_of,
     of,
 )
-from msgworker.db.drivers import CONNECT_SECONDS, PROGRAM, READ_SECONDS, WRITE_SECONDS, odd_texts
+from msgworker.db.drivers import CONNECT_SECONDS, PROGRAM, READ_SECONDS, WRITE_SECONDS
 from msgworker.db.errors import code_of, is_lost_by_its_text
 from msgworker.db.mysql_servers import OTHERS, Hosts, Reigns, named_hosts
 from msgworker.db.servers import notice_standby
