@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from msgworker.db import outage_pause
 from msgworker.errors import DatabaseUnavailable, ExitCode, MsgworkerError
@@ -20,6 +20,8 @@ from msgworker.processlock import ProcessLock
 TICK_SECONDS = 0.05
 BY_WEIGHT = (ExitCode.UNREACHABLE, ExitCode.REFUSED, ExitCode.RETRIES)
 log = logger("msgworker.databases")
+SUMMED = [one.name for one in fields(Report) if one.type == "int"]
+"""The counts of a Report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +39,13 @@ class Reports:
         nexts = [one.next_seconds for one in reports if one.next_seconds is not None]
         leases = [one.lease_seconds for one in reports if one.lease_seconds is not None]
         return Report(
-            done=sum(one.done for one in reports),
-            failed=sum(one.failed for one in reports),
-            retried=sum(one.retried for one in reports),
-            released=sum(one.released for one in reports),
-            left=sum(one.left for one in reports),
+            **{name: sum(getattr(one, name) for one in reports) for name in SUMMED},
             seconds=max((one.seconds for one in reports), default=0.0),
             database_lost=any(one.database_lost for one in reports),
-            waiting=sum(one.waiting for one in reports),
             left_by=dict(waits),
             next_seconds=min(nexts, default=None),
             stopped=any(one.stopped for one in reports),
-            refused=sum(one.refused for one in reports),
             lease_seconds=max(leases, default=None),
-            dead_awaited=sum(one.dead_awaited for one in reports),
         )
 
     @property

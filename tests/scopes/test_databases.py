@@ -35,6 +35,11 @@ NAMES = ("a", "b", "c")
 OBJECTS = [f"C-{n}" for n in range(30)]
 
 
+def test_the_total_has_the_sum_of_every_count():
+    total = Reports({"a": Report(done=1, undone=1), "b": Report(undone=2, dead_awaited=3)}).total
+    assert (total.done, total.undone, total.dead_awaited, total.exit_code) == (1, 3, 3, 1)
+
+
 @pytest.fixture(scope="module")
 def template(tmp_path_factory):
     """A file with an empty schema."""
