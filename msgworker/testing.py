@@ -142,7 +142,7 @@ def _older(conn: sa.Connection, table: sa.Table, seconds: float) -> dict[str, An
             if column.name in _EPOCHS and column.name.endswith(suffix):
                 found[column.name] = column - int(seconds * units)
         if isinstance(column.type, sa.DateTime | db.UtcDateTime):
-            moved = database.moved(quote(column.name), repr(-seconds))
+            moved = database.moved.format(quote(column.name), repr(-seconds))
             found[column.name] = sa.literal_column(moved, column.type)
     return found
 

@@ -463,7 +463,7 @@ def values_as_numbers(
     """What a column holds, as a text and as the number that a change of its type makes of it, with
     counts; the most frequent first. The number is None where the two are the same by definition."""
     quoted = conn.dialect.identifier_preparer.quote(column)
-    text, number = of(conn).as_text(quoted), of(conn).as_number(quoted)
+    text, number = (one.format(quoted) for one in (of(conn).as_text, of(conn).as_number))
     query = (
         f"SELECT v, w, count(*) FROM (SELECT {text} AS v, {number} AS w FROM {table}) x"
         f" GROUP BY v, w ORDER BY 3 DESC, v LIMIT {limit}"
@@ -480,7 +480,7 @@ def not_whole(conn: sa.Connection, table: str, column: str) -> list[str]:
     """Examples of values that are no whole numbers, or that a change of the type turns into other
     ones (the text of an ENUM into its ordinal)."""
     quoted = conn.dialect.identifier_preparer.quote(column)
-    text, odd = of(conn).as_text(quoted), of(conn).is_not_whole(quoted)
+    text, odd = (one.format(quoted) for one in (of(conn).as_text, of(conn).is_not_whole))
     query = f"SELECT {text} FROM {table} WHERE {quoted} IS NOT NULL AND {odd} LIMIT 5"
     return [str(_text(value)) for value in conn.scalars(_plain(query))]
 
@@ -488,7 +488,7 @@ def not_whole(conn: sa.Connection, table: str, column: str) -> list[str]:
 def longer_than(conn: sa.Connection, table: str, column: str, length: int) -> int:
     """How many texts of a column are longer."""
     quoted = conn.dialect.identifier_preparer.quote(column)
-    text = f"char_length({of(conn).as_text(quoted)})"
+    text = f"char_length({of(conn).as_text.format(quoted)})"
     return int(conn.scalar(_plain(f"SELECT count(*) FROM {table} WHERE {text} > {length}")))
 
 

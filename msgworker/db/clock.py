@@ -459,7 +459,7 @@ def _written_moved(element: _moved, compiler: SQLCompiler, **kw: Any) -> str:
     time, by = (str(compiler.process(clause, **kw)) for clause in element.clauses)
     *pieces, (_, rest) = element.pieces
     if not pieces:
-        return database.moved(time, str(rest))
+        return database.moved.format(time, rest)
     word = "TIMESTAMP " if database.literal_instants else ""
     when = " ".join(f"WHEN {by} < {word}'{end}' THEN {offset}" for end, offset in pieces)
-    return database.moved(time, f"CASE {when} ELSE {rest} END")
+    return database.moved.format(time, f"CASE {when} ELSE {rest} END")

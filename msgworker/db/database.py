@@ -471,87 +471,51 @@ class Database:
     def in_transaction(self, conn: sa.Connection, seconds: float) -> None:
         """What is set in the transaction itself."""
 
-    # --- Time in SQL. `instant` and the like are SQL themselves, UTC without a zone if not said.
+    # --- Time in SQL: templates, by which an expression is written. {0} and {1} are SQL themselves;
+    # instants are UTC without a zone if not said.
 
     session_offset: str
     """A query: by how many seconds a default of the database's own clock differs from UTC."""
 
-    def now(self) -> str:
-        """The clock; the same value for all rows of a statement."""
-        raise NotImplementedError
-
-    def now_ms(self) -> str:
-        """The clock as whole milliseconds since 1970."""
-        raise NotImplementedError
-
-    def now_plus(self, seconds: str) -> str:
-        """The clock plus seconds, which may be a fraction, and negative."""
-        raise NotImplementedError
-
-    def seconds_passed(self, instant: str) -> str:
-        """Seconds from an instant until now; NULL or infinite for an invalid one."""
-        raise NotImplementedError
-
-    def step_of(self, instant: str, seconds: str) -> str:
-        """Which step of so many seconds since 1970 an instant is in."""
-        raise NotImplementedError
-
-    def text_of(self, instant: str) -> str:
-        """An instant in a form that a driver can always read."""
-        raise NotImplementedError
-
-    def of_text(self, text: str) -> str:
-        """The inverse."""
-        return text
-
-    def of_plain_text(self, text: str) -> str:
-        """The same, of a column without a zone where instants have one."""
-        return self.of_text(text)
-
-    def real(self, instant: str) -> str:
-        """The instant if it is of the years 1 to 9999, else NULL."""
-        # a day less at both ends, for all time zones
-        return f"CASE WHEN {instant} BETWEEN '0001-01-02' AND '9999-12-30' THEN {instant} END"
-
+    now: str
+    """The clock; the same value for all rows of a statement."""
+    now_ms: str
+    """The clock as whole milliseconds since 1970."""
+    now_plus: str
+    """The clock plus seconds, which may be a fraction, and negative."""
+    seconds_passed: str
+    """Seconds from an instant until now; NULL or infinite for an invalid one."""
+    step_of: str
+    """Which step of {1} seconds since 1970 an instant is in."""
+    moved: str
+    """A time plus seconds."""
+    text_of: str
+    """An instant in a form that a driver can always read."""
+    of_text = "{0}"
+    """The inverse."""
+    of_plain_text = "{0}"
+    """The same, of a column without a zone where instants have one."""
+    # A day less at both ends, for all time zones.
+    real = "CASE WHEN {0} BETWEEN '0001-01-02' AND '9999-12-30' THEN {0} END"
+    """The instant if it is of the years 1 to 9999, else NULL."""
+    with_zone = "{0}"
+    """An instant as a column keeps it that has a zone, or the session's; see `instant_form`."""
+    unzoned = "{0}"
+    """The inverse."""
+    plain = "{0}"
+    """An instant as a time without a zone, where instants have one."""
+    aware = "{0}"
+    """The inverse."""
+    epoch: str
+    """Seconds since 1970 of an instant."""
+    kept_epoch: str
+    """The same of a column that the session has its zone for."""
+    session_now: str
+    """The clock, for such a column: also in a repeated hour exact, if it is written as it is."""
+    session_low: str
+    """A time of the session before which no instant of such a column is later than this one."""
     literal_instants = True
     """`TIMESTAMP '...'` is an instant."""
-
-    def moved(self, time: str, seconds: str) -> str:
-        """A time plus seconds."""
-        raise NotImplementedError
-
-    def with_zone(self, instant: str) -> str:
-        """An instant as a column keeps it that has a zone, or the session's; see `instant_form`."""
-        return instant
-
-    def unzoned(self, time: str) -> str:
-        """The inverse."""
-        return time
-
-    def plain(self, instant: str) -> str:
-        """An instant as a time without a zone, where instants have one."""
-        return instant
-
-    def aware(self, time: str) -> str:
-        """The inverse."""
-        return time
-
-    def epoch(self, instant: str) -> str:
-        """Seconds since 1970 of an instant."""
-        raise NotImplementedError
-
-    def kept_epoch(self, time: str) -> str:
-        """The same of a column that the session has its zone for."""
-        raise NotImplementedError
-
-    def session_now(self) -> str:
-        """The clock, for such a column: also in a repeated hour exact, if it is written as it
-        is."""
-        raise NotImplementedError
-
-    def session_low(self, instant: str) -> str:
-        """A time of the session before which no instant of such a column is later than this one."""
-        raise NotImplementedError
 
     # --- How columns keep instants and texts.
 
@@ -563,6 +527,15 @@ class Database:
     """A column of texts also holds bytes that are no text."""
     casts_json = False
     """A JSON text must be cast for a column of JSON."""
+
+    bytewise = "{0}"
+    """A text that is compared byte by byte, whatever its collation."""
+    beginning = f"substr({{0}}, 1, {BEGINNING + 1})"
+    """The first characters of a text, one more than BEGINNING."""
+    place_of = "instr({0}, {1})"
+    """Where a text begins in another one, from 1 on; 0 = it is not there."""
+    given_back = "{0}"
+    """A parameter that was read as a text."""
 
     def instant_type(self, *, zoned: bool) -> TypeEngine[Any]:
         """The type of our columns of instants."""
@@ -616,22 +589,6 @@ class Database:
     def long_text_type(self) -> TypeEngine[Any] | None:
         """Text of any length, where TEXT has an end."""
         return None
-
-    def bytewise(self, text: str) -> str:
-        """A text that is compared byte by byte, whatever its collation."""
-        return text
-
-    def beginning(self, text: str) -> str:
-        """The first characters of a text, one more than BEGINNING."""
-        return f"substr({text}, 1, {BEGINNING + 1})"
-
-    def place_of(self, text: str, part: str) -> str:
-        """Where a text begins in another one, from 1 on; 0 = it is not there."""
-        return f"instr({text}, {part})"
-
-    def given_back(self, text: str) -> str:
-        """A parameter that was read as a text."""
-        return text
 
     def index_where(self, where: Any) -> dict[str, Any]:
         """The option of an Index with a WHERE, where there are such."""
@@ -860,19 +817,15 @@ class Database:
         """How many characters of an id our indexes can hold; None = more than any column of ids."""
         return None
 
-    def as_text(self, value: str) -> str:
-        """A value of any column as a text."""
-        return f"CAST({value} AS CHAR)"
-
-    def as_number(self, value: str) -> str:
-        """That text, of the number that a change of the type makes of a value; NULL where the two
-        are the same by definition."""
-        return "NULL"
-
-    def is_not_whole(self, value: str) -> str:
-        """Whether it is no whole number, or a change of the type turns it into another one (a word
-        of an ENUM into its place)."""
-        raise NotImplementedError
+    # Templates; {0} is a value.
+    as_text = "CAST({0} AS CHAR)"
+    """A value of any column as a text."""
+    as_number = "NULL"
+    """That text, of the number that a change of the type makes of a value; NULL where the two are
+    the same by definition."""
+    is_not_whole: str
+    """Whether it is no whole number, or a change of the type turns it into another one (a word of
+    an ENUM into its place)."""
 
     def identified(self, conn: sa.Connection, full: str, reason: str) -> list[str]:
         """The statements after which a publication takes updates and deletes of a table and of its

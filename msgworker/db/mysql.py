@@ -105,6 +105,7 @@ class MySQL(Database):
     texts_as_instants = True
     slow_sums = True
     key_collation: str | None = "utf8mb4_0900_bin"
+    bytewise = f"(CONVERT({{0}} USING utf8mb4) COLLATE {key_collation})"
     case_index = "column"
     # MySQL 8 allows a CASE as a key part: no column needed
     guard_case: Literal["column", "function"] | None = "function"
@@ -208,51 +209,26 @@ class MySQL(Database):
 
     session_offset = "SELECT TIMESTAMPDIFF(SECOND, utc_timestamp(), now())"
 
-    def now(self) -> str:
-        return "utc_timestamp(6)"
-
-    def now_ms(self) -> str:
-        return "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', utc_timestamp(6)) DIV 1000)"
-
-    def now_plus(self, seconds: str) -> str:
-        return f"(utc_timestamp(6) + INTERVAL ROUND({seconds} * 1000000) MICROSECOND)"
-
-    def seconds_passed(self, instant: str) -> str:
-        return f"(TIMESTAMPDIFF(MICROSECOND, {instant}, utc_timestamp(6)) / 1000000.0)"
-
-    def step_of(self, instant: str, seconds: str) -> str:
-        return f"(TIMESTAMPDIFF(SECOND, '1970-01-01 00:00:00', {instant}) DIV {seconds})"
-
-    def text_of(self, instant: str) -> str:
-        return f"CAST({instant} AS CHAR)"
-
-    def moved(self, time: str, seconds: str) -> str:
-        return f"({time} + INTERVAL {seconds} SECOND)"
-
-    def with_zone(self, instant: str) -> str:
-        # Of a session's time that comes twice in a year the server may take the first for the
-        # second: then as much later as it would be too early.
-        epoch = self.epoch(instant)
-        early = f"GREATEST(0, {epoch} - UNIX_TIMESTAMP(FROM_UNIXTIME({epoch})))"
-        return f"FROM_UNIXTIME({epoch} + {early})"
-
-    def unzoned(self, time: str) -> str:
-        epoch = f"NULLIF(UNIX_TIMESTAMP({time}), 0)"
-        return f"(TIMESTAMP '1970-01-01 00:00:00' + INTERVAL {epoch} SECOND)"
-
-    def epoch(self, instant: str) -> str:
-        return f"(TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', {instant}) * 0.000001)"
-
-    def kept_epoch(self, time: str) -> str:
-        return f"UNIX_TIMESTAMP({time})"
-
-    def session_now(self) -> str:
-        return "CURRENT_TIMESTAMP(6)"
-
-    def session_low(self, instant: str) -> str:
-        epoch = self.epoch(instant)
-        here, next_hour = f"FROM_UNIXTIME({epoch})", f"FROM_UNIXTIME({epoch} + 3600)"
-        return f"({here} - INTERVAL ({here} = {next_hour}) HOUR)"
+    now = "utc_timestamp(6)"
+    now_ms = "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', utc_timestamp(6)) DIV 1000)"
+    now_plus = "(utc_timestamp(6) + INTERVAL ROUND({0} * 1000000) MICROSECOND)"
+    seconds_passed = "(TIMESTAMPDIFF(MICROSECOND, {0}, utc_timestamp(6)) / 1000000.0)"
+    step_of = "(TIMESTAMPDIFF(SECOND, '1970-01-01 00:00:00', {0}) DIV {1})"
+    moved = "({0} + INTERVAL {1} SECOND)"
+    text_of = "CAST({0} AS CHAR)"
+    epoch = "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', {0}) * 0.000001)"
+    # Of a session's time that comes twice in a year the server may take the first for the second:
+    # then as much later as it would be too early.
+    with_zone = (
+        f"FROM_UNIXTIME({epoch} + GREATEST(0, {epoch} - UNIX_TIMESTAMP(FROM_UNIXTIME({epoch}))))"
+    )
+    unzoned = "(TIMESTAMP '1970-01-01 00:00:00' + INTERVAL NULLIF(UNIX_TIMESTAMP({0}), 0) SECOND)"
+    kept_epoch = "UNIX_TIMESTAMP({0})"
+    session_now = "CURRENT_TIMESTAMP(6)"
+    session_low = (
+        f"(FROM_UNIXTIME({epoch})"
+        f" - INTERVAL (FROM_UNIXTIME({epoch}) = FROM_UNIXTIME({epoch} + 3600)) HOUR)"
+    )
 
     # --- Columns.
 
@@ -292,9 +268,6 @@ class MySQL(Database):
 
     def long_text_type(self) -> TypeEngine[Any] | None:
         return mysql.LONGTEXT()
-
-    def bytewise(self, text: str) -> str:
-        return f"(CONVERT({text} USING utf8mb4) COLLATE {self.key_collation})"
 
     def in_order(self, change: sa.Update, *by: sa.ColumnElement[Any]) -> sa.Update:
         # SQLAlchemy has no method for an ORDER BY: it stands behind the last condition, and so any
@@ -455,17 +428,15 @@ class MySQL(Database):
         text = sa.func.rtrim(column) if fold == "padded weight" else column
         return sa.func.weight_string(text, type_=sa.LargeBinary())
 
+    as_number = "CAST({0} + 0 AS CHAR)"
+    is_not_whole = (
+        f"(CAST({{0}} AS CHAR) NOT REGEXP '{WHOLE}' OR CAST({{0}} AS CHAR) + 0 <> {{0}} + 0)"
+    )
+
     def max_key(self, kind: TypeEngine[Any]) -> int | None:
         collation = getattr(kind, "collation", None) or ""
         charset = getattr(kind, "charset", None) or collation.partition("_")[0]
         return _KEY_BYTES // _CHARACTER_BYTES.get(charset, 4)
-
-    def as_number(self, value: str) -> str:
-        return f"CAST({value} + 0 AS CHAR)"
-
-    def is_not_whole(self, value: str) -> str:
-        text = self.as_text(value)
-        return f"({text} NOT REGEXP '{WHOLE}' OR {text} + 0 <> {value} + 0)"
 
     # --- The server.
 
@@ -630,6 +601,7 @@ class MariaDB(MySQL):
 
     name = "mariadb"
     key_collation = "utf8mb4_nopad_bin"
+    bytewise = f"(CONVERT({{0}} USING utf8mb4) COLLATE {key_collation})"
     guard_case = "column"
     share_locks = True
     settles_at_once = 2

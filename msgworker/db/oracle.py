@@ -21,6 +21,19 @@ from msgworker.db.database import NOTHING, At, Database, IdSource, Trouble, Was,
 from msgworker.db.drivers import CONNECT_SECONDS
 from msgworker.db.errors import is_lost_by_its_text
 
+_INSTANT_FORMAT = "'SYYYY-MM-DD HH24:MI:SS.FF6'"
+_SINCE_1970 = "(SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')"
+_UNTIL = "({0} - TIMESTAMP '1970-01-01 00:00:00')"
+
+
+def _sum_of(interval: str, **sizes: int) -> str:
+    """The parts of an interval, each times its size."""
+    return " + ".join(f"EXTRACT({part} FROM {interval}) * {size}" for part, size in sizes.items())
+
+
+def _seconds_of(interval: str) -> str:
+    return _sum_of(interval, DAY=86_400, HOUR=3_600, MINUTE=60, SECOND=1)
+
 
 class Oracle(Database):
     """Oracle 12.2 and later, by python-oracledb or cx_Oracle."""
@@ -90,44 +103,22 @@ class Oracle(Database):
         " + EXTRACT(TIMEZONE_MINUTE FROM SYSTIMESTAMP) * 60 FROM DUAL"
     )
 
-    def now(self) -> str:
-        # SYSTIMESTAMP is the server's clock; CURRENT_TIMESTAMP would be in the session's time zone.
-        return "CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP)"
-
-    def now_ms(self) -> str:
-        since = "(SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')"
-        parts = {"DAY": 86_400_000, "HOUR": 3_600_000, "MINUTE": 60_000}
-        whole = " + ".join(f"EXTRACT({part} FROM {since}) * {ms}" for part, ms in parts.items())
-        return f"({whole} + FLOOR(EXTRACT(SECOND FROM {since}) * 1000))"
-
-    def now_plus(self, seconds: str) -> str:
-        return f"({self.now()} + NUMTODSINTERVAL({seconds}, 'SECOND'))"
-
-    def seconds_passed(self, instant: str) -> str:
-        # Of an interval: a difference of DATEs would have whole seconds only.
-        return f"({_seconds_of(f'({self.now()} - CAST({instant} AS TIMESTAMP))')})"
-
-    def step_of(self, instant: str, seconds: str) -> str:
-        since = f"({instant} - TIMESTAMP '1970-01-01 00:00:00')"
-        return f"FLOOR(({_seconds_of(since)}) / {seconds})"
-
-    def text_of(self, instant: str) -> str:
-        return f"TO_CHAR(CAST({instant} AS TIMESTAMP), {_INSTANT_FORMAT})"
-
-    def of_text(self, text: str) -> str:
-        return f"TO_TIMESTAMP({text}, {_INSTANT_FORMAT})"
-
-    def real(self, instant: str) -> str:
-        return instant
-
-    def moved(self, time: str, seconds: str) -> str:
-        return f"({time} + NUMTODSINTERVAL({seconds}, 'SECOND'))"
-
-    def with_zone(self, instant: str) -> str:
-        return f"FROM_TZ({instant}, 'UTC')"
-
-    def unzoned(self, time: str) -> str:
-        return f"SYS_EXTRACT_UTC({time})"
+    # SYSTIMESTAMP is the server's clock; CURRENT_TIMESTAMP would be in the session's time zone.
+    now = "CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP)"
+    now_ms = (
+        f"({_sum_of(_SINCE_1970, DAY=86_400_000, HOUR=3_600_000, MINUTE=60_000)}"
+        f" + FLOOR(EXTRACT(SECOND FROM {_SINCE_1970}) * 1000))"
+    )
+    now_plus = f"({now} + NUMTODSINTERVAL({{0}}, 'SECOND'))"
+    # Of an interval: a difference of DATEs would have whole seconds only.
+    seconds_passed = f"({_seconds_of('(' + now + ' - CAST({0} AS TIMESTAMP))')})"
+    step_of = f"FLOOR(({_seconds_of(_UNTIL)}) / {{1}})"
+    text_of = f"TO_CHAR(CAST({{0}} AS TIMESTAMP), {_INSTANT_FORMAT})"
+    of_text = f"TO_TIMESTAMP({{0}}, {_INSTANT_FORMAT})"
+    real = "{0}"
+    moved = "({0} + NUMTODSINTERVAL({1}, 'SECOND'))"
+    with_zone = "FROM_TZ({0}, 'UTC')"
+    unzoned = "SYS_EXTRACT_UTC({0})"
 
     # --- Columns.
 
@@ -338,14 +329,8 @@ _IDENTITY_OF = (
     " AND s.sequence_name = i.sequence_name WHERE i.owner = coalesce(upper(:schema), user)"
     " AND i.table_name = :name AND lower(i.column_name) = lower(:column)"
 )
-_INSTANT_FORMAT = "'SYYYY-MM-DD HH24:MI:SS.FF6'"
 # SQLAlchemy 2.1 uses another name.
 _ORDER: dict[str, Any] = {"oracle_order" if hasattr(sa.Identity, "argument_for") else "order": True}
-
-
-def _seconds_of(interval: str) -> str:
-    parts = {"DAY": 86_400, "HOUR": 3_600, "MINUTE": 60, "SECOND": 1}
-    return " + ".join(f"EXTRACT({part} FROM {interval}) * {size}" for part, size in parts.items())
 
 
 def _code(text: str) -> int | None:

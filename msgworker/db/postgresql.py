@@ -193,46 +193,30 @@ class PostgreSQL(Database):
 
     session_offset = "SELECT CAST(extract(timezone FROM statement_timestamp()) AS INTEGER)"
 
-    def now(self) -> str:
-        # now() is constant in a transaction, which a transactional handler may keep open for long.
-        return "statement_timestamp()"
-
-    def now_ms(self) -> str:
-        return "CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS BIGINT)"
-
-    def now_plus(self, seconds: str) -> str:
-        return f"(statement_timestamp() + make_interval(secs => {seconds}))"
-
-    def seconds_passed(self, instant: str) -> str:
-        # Not the seconds of their difference: before version 17 there is none to an infinite one.
-        past = f"CAST(extract(epoch FROM {instant}) AS float8)"
-        return f"(CAST(extract(epoch FROM statement_timestamp()) AS float8) - {past})"
-
-    def step_of(self, instant: str, seconds: str) -> str:
-        return f"CAST(floor(CAST(extract(epoch FROM {instant}) AS float8) / {seconds}) AS BIGINT)"
-
-    def text_of(self, instant: str) -> str:
-        return f"CAST({instant} AS TEXT)"
-
-    def of_text(self, text: str) -> str:
-        return f"CAST({text} AS TIMESTAMP WITH TIME ZONE)"
-
-    def of_plain_text(self, text: str) -> str:
-        return f"CAST({text} AS TIMESTAMP WITHOUT TIME ZONE)"
-
-    def moved(self, time: str, seconds: str) -> str:
-        return f"({time} + make_interval(secs => {seconds}))"
-
-    def plain(self, instant: str) -> str:
-        return f"({instant} AT TIME ZONE 'UTC')"
-
-    def aware(self, time: str) -> str:
-        return self.plain(time)
+    # now() is constant in a transaction, which a transactional handler may keep open for long.
+    now = "statement_timestamp()"
+    now_ms = "CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS BIGINT)"
+    now_plus = "(statement_timestamp() + make_interval(secs => {0}))"
+    # Not the seconds of their difference: before version 17 there is none to an infinite one.
+    seconds_passed = (
+        "(CAST(extract(epoch FROM statement_timestamp()) AS float8)"
+        " - CAST(extract(epoch FROM {0}) AS float8))"
+    )
+    step_of = "CAST(floor(CAST(extract(epoch FROM {0}) AS float8) / {1}) AS BIGINT)"
+    moved = "({0} + make_interval(secs => {1}))"
+    text_of = "CAST({0} AS TEXT)"
+    of_text = "CAST({0} AS TIMESTAMP WITH TIME ZONE)"
+    of_plain_text = "CAST({0} AS TIMESTAMP WITHOUT TIME ZONE)"
+    plain = aware = "({0} AT TIME ZONE 'UTC')"
 
     # --- Columns.
 
     zoned_instants = True
     casts_json = True
+
+    bytewise = '(CAST({0} AS TEXT) COLLATE "C")'
+    beginning = Database.beginning.format("CAST({0} AS TEXT)")
+    place_of = "strpos({0}, {1})"
 
     def instant_form(self, kind: TypeEngine[Any] | None, zone: str) -> tuple[str, str]:
         return (
@@ -250,15 +234,6 @@ class PostgreSQL(Database):
 
     def key_type(self, length: int) -> TypeEngine[Any]:
         return sa.String(length, collation="C")
-
-    def bytewise(self, text: str) -> str:
-        return f'(CAST({text} AS TEXT) COLLATE "C")'
-
-    def beginning(self, text: str) -> str:
-        return super().beginning(f"CAST({text} AS TEXT)")
-
-    def place_of(self, text: str, part: str) -> str:
-        return f"strpos({text}, {part})"
 
     # --- DDL.
 
@@ -498,11 +473,8 @@ class PostgreSQL(Database):
     def folded(self, column: sa.ColumnElement[Any], fold: str) -> sa.ColumnElement[Any]:
         return sa.func.lower(sa.cast(column, sa.Text()))
 
-    def as_text(self, value: str) -> str:
-        return f"CAST({value} AS text)"
-
-    def is_not_whole(self, value: str) -> str:
-        return f"{self.as_text(value)} !~ '{WHOLE}'"
+    as_text = "CAST({0} AS text)"
+    is_not_whole = f"CAST({{0}} AS text) !~ '{WHOLE}'"
 
     def identified(self, conn: sa.Connection, full: str, reason: str) -> list[str]:
         if "replica identity" not in reason:

@@ -36,6 +36,7 @@ from msgworker.payload import BEGINNING
 
 log = logger("msgworker.dialects")
 _LEAST = (3, 38, 0)
+_MOST = 4 * BEGINNING + 4
 
 
 class SQLite(Database):
@@ -94,39 +95,33 @@ class SQLite(Database):
         "- CAST(strftime('%s', 'now') AS INTEGER)"
     )
 
-    def now(self) -> str:
-        return "strftime('%Y-%m-%d %H:%M:%f', 'now')"
-
-    def now_ms(self) -> str:
-        # Rounded: a double has a Julian day to 40 microseconds, perhaps just below a millisecond.
-        return "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
-
-    def now_plus(self, seconds: str) -> str:
-        return f"strftime('%Y-%m-%d %H:%M:%f', 'now', {seconds} || ' seconds')"
-
-    def seconds_passed(self, instant: str) -> str:
-        return f"((julianday('now') - julianday({instant})) * 86400.0)"
-
-    def step_of(self, instant: str, seconds: str) -> str:
-        return f"(CAST(strftime('%s', {instant}) AS INTEGER) / {seconds})"
-
-    def text_of(self, instant: str) -> str:
-        return instant
-
-    def real(self, instant: str) -> str:
-        # julianday() also accepts 'now' and numbers
-        looks = f"{instant} GLOB '[0-9][0-9][0-9][0-9]-*' AND julianday({instant}) IS NOT NULL"
-        return f"CASE WHEN {looks} THEN {instant} END"
-
+    now = "strftime('%Y-%m-%d %H:%M:%f', 'now')"
+    # Rounded: a double has a Julian day to 40 microseconds, perhaps just below a millisecond.
+    now_ms = "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
+    now_plus = "strftime('%Y-%m-%d %H:%M:%f', 'now', {0} || ' seconds')"
+    seconds_passed = "((julianday('now') - julianday({0})) * 86400.0)"
+    step_of = "(CAST(strftime('%s', {0}) AS INTEGER) / {1})"
+    moved = "strftime('%Y-%m-%d %H:%M:%f', {0}, ({1}) || ' seconds')"
+    text_of = "{0}"
+    real = (  # julianday() also accepts 'now' and numbers
+        "CASE WHEN {0} GLOB '[0-9][0-9][0-9][0-9]-*' AND julianday({0}) IS NOT NULL THEN {0} END"
+    )
     literal_instants = False
-
-    def moved(self, time: str, seconds: str) -> str:
-        return f"strftime('%Y-%m-%d %H:%M:%f', {time}, ({seconds}) || ' seconds')"
 
     # --- Columns.
 
     text_instants = True
     odd_texts = True
+
+    bytewise = "({0} COLLATE BINARY)"
+    # In bytes, since characters are counted up to a NUL there; and each value is loaded once, since
+    # it is loaded whole.
+    beginning = (
+        "(CASE typeof({0}) WHEN 'text'"
+        f" THEN CAST(substr(CAST({{0}} AS BLOB), 1, {_MOST}) AS TEXT)"
+        f" WHEN 'blob' THEN substr({{0}}, 1, {_MOST}) ELSE {{0}} END)"
+    )
+    given_back = "CAST({0} AS TEXT)"
 
     def instant_type(self, *, zoned: bool) -> TypeEngine[Any]:
         return sa.Text()
@@ -140,23 +135,6 @@ class SQLite(Database):
 
     def key_type(self, length: int) -> TypeEngine[Any]:
         return sa.Text()
-
-    def bytewise(self, text: str) -> str:
-        return f"({text} COLLATE BINARY)"
-
-    def beginning(self, text: str) -> str:
-        # In bytes, since characters are counted up to a NUL there; and each value is loaded once,
-        # since it is loaded whole.
-        most = 4 * BEGINNING + 4
-        whole = f"CAST(substr(CAST({text} AS BLOB), 1, {most}) AS TEXT)"
-        part = f"substr({text}, 1, {most})"
-        return (
-            f"(CASE typeof({text}) WHEN 'text' THEN {whole} WHEN 'blob' THEN {part} "
-            f"ELSE {text} END)"
-        )
-
-    def given_back(self, text: str) -> str:
-        return f"CAST({text} AS TEXT)"
 
     # --- DDL: of a table that is there little can be changed.
 

@@ -18,7 +18,7 @@ from msgworker.db.database import Database, of_dialect
 
 
 class OfDatabase(FunctionElement[Any]):
-    """An expression that each database writes in its own way, with the method of `Database` of the
+    """An expression that each database writes in its own way, by the template of `Database` of the
     same name."""
 
     inherit_cache = True
@@ -28,14 +28,15 @@ class OfDatabase(FunctionElement[Any]):
         super().__init_subclass__(**options)
         cls.inherit_cache = True
         cls.way = cls.__name__.lstrip("_")
-        if not hasattr(Database, cls.way):
-            raise TypeError(f"{cls.__name__}: Database has no method {cls.way}")
+        if cls.way not in {*vars(Database), *Database.__annotations__}:
+            raise TypeError(f"{cls.__name__}: Database has no template {cls.way}")
 
 
 @compiles(OfDatabase)
 def _written(element: OfDatabase, compiler: SQLCompiler, **kw: Any) -> str:
     parts = (str(compiler.process(clause, **kw)) for clause in element.clauses)
-    return str(getattr(of_dialect(compiler.dialect), element.way)(*parts))
+    template: str = getattr(of_dialect(compiler.dialect), element.way)
+    return template.format(*parts)
 
 
 class CreateColumn(schema.CreateColumn):

@@ -282,5 +282,5 @@ def test_a_timestamp_is_right_whatever_the_zone_of_the_session(
 
 
 def test_an_expression_that_no_database_can_write_is_an_error_at_once():
-    with pytest.raises(TypeError, match="Database has no method nwo"):
+    with pytest.raises(TypeError, match="Database has no template nwo"):
         type("nwo", (OfDatabase,), {})
