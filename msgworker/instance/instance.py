@@ -111,7 +111,7 @@ class Instance:
         )
         self.claimer = Claimer(setup, shared, self.lane_limit)
         self.finder = Finder(setup, shared, self.member, self.claimer)
-        lease = OwnLease(setup, shared, self.member, self.claimer.rejected_rows.reasons)
+        lease = OwnLease(setup, shared, self.member, self.claimer.refused_rows.reasons)
         self.heartbeat = Heartbeat(setup, shared, lease)
         self.housekeeper = Housekeeper(
             *(setup, shared),

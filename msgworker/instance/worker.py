@@ -190,7 +190,7 @@ def report_of(
         seconds=time.monotonic() - begun,
         database_lost=found is None,
         stopped=not exhausted,
-        refused=len(instance.claimer.rejected_rows),
+        refused=len(instance.claimer.refused_rows),
         undone=instance.fetcher.drain_end.undone if exhausted else 0,
     )
     if found is None:

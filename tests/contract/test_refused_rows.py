@@ -12,7 +12,7 @@ from msgworker import App
 from msgworker.instance.claiming.claimer import (
     FIRST_PAUSE_SECONDS,
     FORGET_SECONDS,
-    RejectedRows,
+    RefusedRows,
 )
 from msgworker.instance.worker import Report
 from msgworker.queries.explain import Waits
@@ -233,7 +233,7 @@ def test_a_race_that_is_always_lost_is_a_refusal(postgresql, taken):
 
 def test_what_was_refused_and_has_been_mended_is_forgotten():
     now = [0.0]
-    rows = RejectedRows(clock=lambda: now[0])
+    rows = RefusedRows(clock=lambda: now[0])
     rows.record(Candidate(1, "a", 0, 0, 0, None, 1, None, "a"), "no")
     now[0] = FIRST_PAUSE_SECONDS + FORGET_SECONDS - 1
     assert rows.waiting() == (set(), set())

@@ -40,7 +40,7 @@ class Ending(DrainEnd):
         self.did: list[str] = []
         self.steady, self.reach, self.from_start = True, None, True
         self.unanswered = self.under_way = False
-        self.begun, self.rejected_rows = 0, range(0)
+        self.begun, self.refused_rows = 0, range(0)
         self.limited_in: float | None = None
         self.next_in: float | None = None
         self.ending: list[Lease] = []
@@ -112,7 +112,7 @@ def to_the_end(one: Ending, **facts: Any) -> list[str]:
 
 
 def due(one: Ending, many: int, refused: int = 0) -> str:
-    return nothing(one, due=many, rejected_rows=range(refused))
+    return nothing(one, due=many, refused_rows=range(refused))
 
 
 def ending(left: float = 3.0, renewed_at: datetime = THEN) -> list[Lease]:

@@ -50,7 +50,7 @@ SHOWN_LENGTH = 200
 
 
 @dataclass(slots=True)
-class RejectedRow:
+class RefusedRow:
     """same: the key of the skipped object. reason: the database's error. until: when it is tried
     again (monotonic)."""
 
@@ -60,12 +60,12 @@ class RejectedRow:
     until: float
 
 
-class RejectedRows:
+class RefusedRows:
     """The refused messages. The fetcher's thread owns them; any thread may call `reasons`."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._found: dict[int, RejectedRow] = {}
+        self._found: dict[int, RefusedRow] = {}
         self._losses: dict[int, int] = {}
         self._losses_since = clock()
         self._unlogged: dict[int, str] = {}
@@ -123,7 +123,7 @@ class RejectedRows:
         pause = FIRST_PAUSE_SECONDS if known is None else 2 * known.pause
         pause = min(pause, LONGEST_PAUSE_SECONDS)
         until = self._clock() + pause
-        self._found[candidate.msg_id] = RejectedRow(candidate.same, reason, pause, until)
+        self._found[candidate.msg_id] = RefusedRow(candidate.same, reason, pause, until)
         if len(self._found) > MOST:
             self._found.pop(next(iter(self._found)))
         if known is None:
@@ -260,7 +260,7 @@ class Claimer:
         )
         run, lanes = setup.settings.run_limit, setup.settings.lanes_limit
         self._runs = RunLength(run, lanes, lambda: setup.registry.batch_most)
-        self.rejected_rows = RejectedRows(setup.clock)
+        self.refused_rows = RefusedRows(setup.clock)
         self.flagged = FlaggedRows(setup, shared)
         self._secrets = secrets_of(setup.engine.url)
         self._by_priority = prioritized(setup.tables)
@@ -291,7 +291,7 @@ class Claimer:
                 flagged.release_unknown(self.link)
             flagged.unanswered = True
             rows, candidates = self._flag(candidates, me)
-            self.rejected_rows.log_new(shared.log)
+            self.refused_rows.log_new(shared.log)
             if self._by_priority and len(rows) > 1:
                 place = {c.msg_id: i for i, c in enumerate(candidates)}
                 rows.sort(key=lambda row: place[row.msg_id])
@@ -335,7 +335,7 @@ class Claimer:
         if len(rows) < len(candidates):
             won = {row.msg_id for row in rows}
             lost = [c for c in candidates if c.msg_id not in won]
-            self.rejected_rows.lost(lost, alone=shared.peers.slots < 2)
+            self.refused_rows.lost(lost, alone=shared.peers.slots < 2)
         # A message in quarantine is claimed alone: no run behind it, no lane beside it.
         most = setup.tables.spec.max_tries
         if rows and not in_quarantine(rows[0].crash_times, rows[0].tries, most):
@@ -378,7 +378,7 @@ class Claimer:
     ) -> tuple[list[Row], list[Candidate]]:
         """Flag candidates of a limited topic, or (None) of the others: apart what the database may
         refuse."""
-        together, alone = self.rejected_rows.sorted_out(candidates)
+        together, alone = self.refused_rows.sorted_out(candidates)
         if alone and limit is not None:  # all in one transaction, which takes the permits
             return self._flag_once(limit, candidates, me, apart=True)
         rows, tried = list[Row](), candidates
@@ -432,7 +432,7 @@ class Claimer:
         """Those that were lost and are still free: no other instance was faster."""
         lost = [one for one in tried if one.msg_id not in won and one.msg_id not in refused]
         if self._setup.tables.database.row_locks:  # another transaction may have locked it
-            lost = [one for one in lost if self.rejected_rows.suspects(one)]
+            lost = [one for one in lost if self.refused_rows.suspects(one)]
         return claim.kept(conn, self._setup.tables, lost) if lost else set()
 
     def _record_tried(
@@ -442,11 +442,11 @@ class Claimer:
         for one in tried:
             error = refused.get(one.msg_id)
             if error is None:  # only lost: it stays counted until it is a suspect
-                if one.msg_id in kept or self.rejected_rows.suspects(one):
-                    self.rejected_rows.record(one, KEPT if one.msg_id in kept else None)
+                if one.msg_id in kept or self.refused_rows.suspects(one):
+                    self.refused_rows.record(one, KEPT if one.msg_id in kept else None)
             # A race may have been lost by the guard: no refusal, unless it happens every time.
-            elif trouble(error) is not Trouble.RACE or self.rejected_rows.suspects(one):
-                self.rejected_rows.record(one, without(reason_of(error), self._secrets))
+            elif trouble(error) is not Trouble.RACE or self.refused_rows.suspects(one):
+                self.refused_rows.record(one, without(reason_of(error), self._secrets))
 
     # ------------------------------------------------------------ the runs behind the heads
 

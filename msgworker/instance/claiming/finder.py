@@ -86,7 +86,7 @@ class Finder:
         self._shared = shared
         self._link = claimer.link
         self._member = member
-        self._rejected_rows = claimer.rejected_rows
+        self._refused_rows = claimer.refused_rows
         self._limit_poller = claimer.limit_poller
         self.contention = Contention(setup.settings.heartbeat_seconds, setup.clock)
         of_a_job = setup.scope is not None and setup.scope.role not in SLICES
@@ -196,18 +196,18 @@ class Finder:
         if self._member is not None and self.where is None:
             return Look(complete=True)
         objects, ids = in_flight.running_under_lost_ids(identity.is_ours)
-        if self._rejected_rows:
-            refused_objects, refused_ids = self._rejected_rows.waiting()
+        if self._refused_rows:
+            refused_objects, refused_ids = self._refused_rows.waiting()
             objects, ids = objects | refused_objects, ids | refused_ids
         if self.where is not None:
             # The index of slices has no running messages, but it has those behind them.
-            ours, mine = in_flight.held()
+            ours, mine = in_flight.objects_and_ids()
             objects, ids = objects | ours, ids | mine
         most_of_others = self.contention.most_of_others(busy=self.search.busy)
         wanted = Wanted(want, held, self.where, *shared.peers, most_of_others, objects, ids)
         with self._link.statement() as conn:
             look = search.look(conn, wanted)
-        objects, ids = in_flight.held()  # read after the look: see `InFlight.held`
+        objects, ids = in_flight.objects_and_ids()  # read after the look: see there
         look.candidates = [
             c
             for c in look.candidates

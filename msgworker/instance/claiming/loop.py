@@ -92,7 +92,7 @@ class Fetcher(Role):
         self._limit_poller.update(controls, self._in_flight.lanes)
         with self._finder.round():
             held = len(self._in_flight.lanes)
-            free = self.free(held)
+            free = self.lanes_to_claim(held)
             if free == 0 or self._waits_for_new_id(held):
                 return -1
             won = 0
@@ -103,7 +103,7 @@ class Fetcher(Role):
             if held and self.pace.look_in > 0 and not self._empties:
                 return won or -1
             me, idled = self._identity.id, self._lanes.take_idled()
-            look = self._finder.look(free, self._in_flight.objects())
+            look = self._finder.look(free, self._in_flight.with_object())
             self._more = True
             alone = look if look.quarantined is not None else self._alone
             if alone is None or alone.quarantined is None:
@@ -135,7 +135,7 @@ class Fetcher(Role):
 
     # ------------------------------------------------------------ how many lanes
 
-    def free(self, held: int) -> int:
+    def lanes_to_claim(self, held: int) -> int:
         """How many lanes to claim beside the `held` ones. If too many are held, releases some."""
         shared, limit = self._shared, self._lane_limit
         staying = max(0, held - self._settler.leaving)
@@ -473,7 +473,7 @@ class DrainEnd:
     def _is_due(self, drain: Drain) -> bool:
         """Whether the table has due messages that it may handle, and it still waits for those: not
         for what the database refuses to flag, which was logged."""
-        found, refused = self.read_left(), len(self._claimer.rejected_rows)
+        found, refused = self.read_left(), len(self._claimer.refused_rows)
         due = found.due_heads > refused
         self.undone = found.by[Waits.DUE] if due else 0
         if not due:

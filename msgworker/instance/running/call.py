@@ -161,7 +161,7 @@ class Caller:
         self._pid = setup.pid
         self._loop = AsyncCalls(self._pid, setup.loop, shared.stop)
         self.while_there = self._loop.while_there
-        self.on_loop = LoopTransactions(setup, shared.stop.gave_up, self._loop)
+        self._loop_transactions = LoopTransactions(setup, shared.stop.gave_up, self._loop)
         self.budget = PayloadBudget(setup.settings.payload_budget)
         self.outcomes = shared.outcomes
         self.spans = HandlerSpans(setup.tracer) if isinstance(setup.tracer, Tracer) else None
@@ -382,7 +382,7 @@ class Caller:
     def close(self) -> None:
         """Return the threads' connections; the threads must have ended."""
         self._shared.connector.close_spare()
-        self._loop.close(self.on_loop.close)
+        self._loop.close(self._loop_transactions.close)
 
     def call(self, handler: Handler, running: Execution, *arguments: Any) -> Any:
         """Call the function of a handler."""
@@ -493,9 +493,9 @@ class Caller:
         that this is or has behind it, and how to call a function with that, which may send
         statements."""
         if handler.is_async:
-            with self.on_loop.transaction() as given:
+            with self._loop_transactions.transaction() as given:
                 assert given.sync_connection is not None
-                yield given, given.sync_connection, partial(self.on_loop.run, given)
+                yield given, given.sync_connection, partial(self._loop_transactions.run, given)
             return
         link = self.transacting.link()
         with link.lock, link.transaction() as conn:
@@ -521,7 +521,7 @@ class Caller:
         if session is None:
             return
         if (behind := getattr(session, "sync_session", None)) is not None:
-            self.on_loop.run(given, lambda _: (behind.commit(), behind.close()))
+            self._loop_transactions.run(given, lambda _: (behind.commit(), behind.close()))
             return
         with context._sending:  # a thread may send meanwhile, by the same connection
             session.commit()  # its savepoint only

@@ -182,14 +182,14 @@ class InFlight:
         self.ran_long: deque[tuple[Row, float, float]] = deque(maxlen=KEPT_LONG)
         self.look_again: deque[int] = deque()
 
-    def held(self) -> ObjectsAndIds:
+    def objects_and_ids(self) -> ObjectsAndIds:
         """The objects and ids of all lanes. A message whose settle is under way may look free: its
         outcome is committed, but not answered. A claim of its object now could not be distinguished
         from the old one."""
         rows = [lane.head for lane in list(self.lanes)]
         return {row.same for row in rows if row.object_id is not None}, {row.msg_id for row in rows}
 
-    def objects(self) -> int:
+    def with_object(self) -> int:
         """How many lanes have an object."""
         return sum(lane.head.object_id is not None for lane in list(self.lanes))
 

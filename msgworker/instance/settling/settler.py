@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import assert_never
 
 from msgworker import events
@@ -97,21 +98,15 @@ class Settler:
         if nothing_waits:
             return True
         if lane.finished_at >= self._check_at:  # seldom true: this runs for each message
-            gathered = self._finished_since() + GATHER_SECONDS
+            gathered = float("-inf")
+            with suppress(IndexError):  # another thread was faster
+                gathered = self._finished[0].finished_at + GATHER_SECONDS
             if lane.finished_at >= gathered:
-                return not self._left_to_its_thread(lane)
+                # Nothing is to be written for a lane that its transactional handler has settled.
+                written = lane.continues is not None
+                return written or not self.thread.asked(self._lanes.pace())
             self._check_at = gathered
         return False
-
-    def _left_to_its_thread(self, lane: Lane) -> bool:
-        # Nothing is to be written for a lane that its transactional handler has settled.
-        return lane.continues is None and self.thread.asked(self._lanes.pace())
-
-    def _finished_since(self) -> float:
-        try:
-            return self._finished[0].finished_at
-        except IndexError:  # another thread was faster
-            return float("-inf")
 
     def flush(self, *, takes_one: bool = False) -> None:
         """Settle all finished lanes, unless they are left to a thread that is settling. takes_one:

@@ -14,7 +14,7 @@ from msgworker.db import Fate, Trouble, reason_of, trouble, until_known
 from msgworker.errors import MsgworkerError, SchemaError
 from msgworker.instance.observers import facts
 from msgworker.instance.role import Outage
-from msgworker.instance.running.handler import Handler, Registry
+from msgworker.instance.running.handler import Registry
 from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.outcome import DONE
 from msgworker.instance.state import Setup, Shared
@@ -80,7 +80,9 @@ def _about(registry: Registry, tables: Tables, row: Row, error: str | None) -> t
     """error: None = done."""
     topic = topic_of(row.topic)
     handler = registry.get(topic)
-    wanted = None if handler is None else _topic(handler, error)
+    wanted = None
+    if handler is not None:
+        wanted = handler.on_done if error is None else handler.on_dead
     if wanted is None or wanted == topic:
         return ()
     about = {
@@ -103,10 +105,6 @@ def _about(registry: Registry, tables: Tables, row: Row, error: str | None) -> t
     if tables.max_headers and isinstance(headers, str) and headers.isascii():
         message.row["b_headers"] = headers
     return (message,)
-
-
-def _topic(handler: Handler, error: str | None) -> str | None:
-    return handler.on_done if error is None else handler.on_dead
 
 
 def _payload(row: Row) -> Any:
