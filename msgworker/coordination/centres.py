@@ -28,7 +28,7 @@ from msgworker.table import MAX_INSTANCE_TYPE, Slice
 class Everywhere(Scope):
     """The whole table; as without a scope."""
 
-    def join(self, standing: InstanceView) -> None:
+    def join(self, instance: InstanceView) -> None:
         """None: there is nothing to separate."""
 
     def __repr__(self) -> str:
@@ -48,7 +48,7 @@ class Instance(Scope):
     def __init__(self, instance_type: str) -> None:
         self.instance_type = check_instance_type(instance_type)
 
-    def join(self, standing: InstanceView) -> ScopeMember:
+    def join(self, instance: InstanceView) -> ScopeMember:
         """A member beside the others of this instance type."""
         where = Slice("instance_type", (self.instance_type,), exclusive=False)
         return _Fixed(where, {"kind": "instance", "flag": self.instance_type})
@@ -70,7 +70,7 @@ class OneJob(Scope):
         job_id = job.job_id if isinstance(job, Job) else job
         self.job_id = int(whole("job", job_id, 1, 2**63 - 1))
 
-    def join(self, standing: InstanceView) -> ScopeMember:
+    def join(self, instance: InstanceView) -> ScopeMember:
         """A member beside all others."""
         where = Slice("job_id", (self.job_id,), exclusive=False)
         return _Fixed(where, {"kind": "job", "job": self.job_id})

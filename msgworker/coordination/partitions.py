@@ -81,9 +81,9 @@ OUTAGE_SECONDS = 1.0
 class Moving:
     """Start, stop and the loop of the thread; a subclass implements one step."""
 
-    def __init__(self, standing: InstanceView, name: str) -> None:
-        self.standing = standing
-        self.log = standing.log
+    def __init__(self, instance: InstanceView, name: str) -> None:
+        self.instance = instance
+        self.log = instance.log
         self.lock = threading.Lock()
         self.leaving = False
         self.others: frozenset[int] = frozenset()
@@ -119,7 +119,7 @@ class Moving:
 
     def columns(self, shards: Iterable[int], count: int) -> tuple[int, ...]:
         """The numbers of these shards of `count`, of those that are in the table."""
-        return columns(shards, count, self.standing.tables.spec.shards, self.others)
+        return columns(shards, count, self.instance.tables.spec.shards, self.others)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -155,7 +155,7 @@ class Moving:
 
     def in_hand(self, count: int) -> set[int]:
         """The shards, of `count`, with messages in flight."""
-        return {part % count for part in self.standing.holding() if isinstance(part, int)}
+        return {part % count for part in self.instance.holding() if isinstance(part, int)}
 
 
 def columns(
@@ -267,9 +267,9 @@ class Partitions(Scope):
     def __repr__(self) -> str:
         return f"Partitions({self.locks!r}, shards={self.shards})"
 
-    def join(self, standing: InstanceView) -> ScopeMember:
+    def join(self, instance: InstanceView) -> ScopeMember:
         """A new member."""
-        return Member(self, standing)
+        return Member(self, instance)
 
     def prefix(self, spec: MessageTable) -> str:
         """The prefix of the names of its locks."""
@@ -303,12 +303,12 @@ class Partitions(Scope):
 class Member(Moving):
     """One instance as a member of the partition group."""
 
-    def __init__(self, scope: Partitions, standing: InstanceView) -> None:
-        super().__init__(standing, "partitions")
+    def __init__(self, scope: Partitions, instance: InstanceView) -> None:
+        super().__init__(instance, "partitions")
         self.scope = scope
         self.owner = ""
         self.steady = False
-        self._prefix = scope.prefix(standing.tables.spec)
+        self._prefix = scope.prefix(instance.tables.spec)
         self._member: Lease | None = None
         self._held: dict[int, Lease] = {}
         self._draining: dict[int, float] = {}  # since when
@@ -363,7 +363,7 @@ class Member(Moving):
             return self._leave()
         if self._keep():
             return JOIN_SECONDS
-        members, owners = self.scope.view(self.standing.tables.spec)
+        members, owners = self.scope.view(self.instance.tables.spec)
         if self.owner not in members:  # expired since: handled by the next step
             self._renewed_at = 0.0
             return 0.0
@@ -394,7 +394,7 @@ class Member(Moving):
             self._forget()
         if self._member is not None:
             return False
-        self.owner = new_owner(self.standing.instance_id())
+        self.owner = new_owner(self.instance.instance_id())
         members = f"{self._prefix}member:"
         self._member = self.scope.locks.acquire(members + self.owner, self.owner, self.scope.ttl)
         self._renewed_at = now
@@ -476,7 +476,7 @@ class Member(Moving):
         with self.lock:
             self._held |= taken
         self._log("acquired", list(taken), f"{len(self._held)} of {self.scope.shards} are ours")
-        self.standing.wake()
+        self.instance.wake()
 
     def _leave(self) -> float | None:
         """Leave as a member first, so that no shard is assigned to us; then release the shards."""

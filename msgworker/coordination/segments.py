@@ -69,9 +69,9 @@ class Segments(Scope):
     def __repr__(self) -> str:
         return f"Segments({self.locks!r}, {len(self.segments)} segments of {self.shards} shards)"
 
-    def join(self, standing: InstanceView) -> ScopeMember:
+    def join(self, instance: InstanceView) -> ScopeMember:
         """A new worker of the round."""
-        return Walker(self, standing)
+        return Walker(self, instance)
 
 
 def _checked(segments: Any) -> Mapping[str, tuple[int, ...]]:
@@ -102,11 +102,11 @@ class Walker(Moving):
     """One instance on its way round the segments."""
 
     def __init__(
-        self, scope: Segments, standing: InstanceView, clock: Callable[[], float] = monotonic
+        self, scope: Segments, instance: InstanceView, clock: Callable[[], float] = monotonic
     ) -> None:
-        super().__init__(standing, "segments")
+        super().__init__(instance, "segments")
         self.scope = scope
-        self.owner = new_owner(standing.instance_id())
+        self.owner = new_owner(instance.instance_id())
         self._clock = clock
         self._offset = zlib.crc32(self.owner.encode())
         self._segment = ""
@@ -173,7 +173,7 @@ class Walker(Moving):
         self._unscoped = error is not None and self.scope.on_outage == "unscoped"
         if self._unscoped:
             self.log.warning("scope: looking at all shards until the locks can be reached")
-            self.standing.wake()
+            self.instance.wake()
 
     def step(self) -> float | None:
         now = self._clock()
@@ -233,7 +233,7 @@ class Walker(Moving):
                 self._since = self._renewed_at = now
             self._offset = place + 1
             self.log.debug("segment %s is ours", name, extra={"event": "segment", "segment": name})
-            self.standing.wake()
+            self.instance.wake()
             return self.scope.hold
         if busy:
             return random.uniform(*BUSY_SECONDS)

@@ -37,7 +37,7 @@ from msgworker.instance.running.outcome import Result
 from msgworker.instance.running.pool import HandlerThreads, LaneQueue
 from msgworker.instance.settling import writer
 from msgworker.instance.settling.settler import Settler
-from msgworker.instance.state import InstanceView, Setup, Shared
+from msgworker.instance.state import InstanceView, ScopeMember, Setup, Shared
 from msgworker.instance.stop import GRACE, HELP_SECONDS, HURRY_SECONDS, StopOnce, StopRequest
 from msgworker.logs import Said
 from msgworker.message import Outcome
@@ -95,7 +95,16 @@ class Instance:
         self._keeper = threading.Thread(target=self._keep, name="msgworker-keeper", daemon=True)
         self._grace, self._stopped = grace, stopped
         self._in_time = self._handlers_ended = True
-        self.member = None if setup.scope is None else setup.scope.join(self._standing())
+        self.member: ScopeMember | None = None
+        if setup.scope is not None:
+            view = InstanceView(
+                tables=setup.tables,
+                instance_id=lambda: shared.identity.id,
+                holding=shared.in_flight.slice_values,
+                wake=shared.look_now.set,
+                log=shared.log,
+            )
+            self.member = setup.scope.join(view)
         self.lane_limit = LaneLimit(setup.threads, setup.settings.lanes_limit)
         housekeep_now = shared.housekeep_now.set
         self.lanes = LaneQueue(shared.identity, shared.in_flight, housekeep_now=housekeep_now)
@@ -156,16 +165,6 @@ class Instance:
                 end = partial(self._wait_for, claims, float("inf"))
                 yield _Part(claims.start, end, claims.stop, claims)
         yield _Part(self.handlers.start, self._end_handlers, self.lanes.close)
-
-    def _standing(self) -> InstanceView:
-        setup, shared = self.setup, self.shared
-        return InstanceView(
-            tables=setup.tables,
-            instance_id=lambda: shared.identity.id,
-            holding=shared.in_flight.slice_values,
-            wake=shared.look_now.set,
-            log=shared.log,
-        )
 
     def _look_if_free(self) -> None:
         """Wake the fetcher if lanes are free. Called when lanes have ended, or end with the settle

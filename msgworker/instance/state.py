@@ -94,7 +94,7 @@ class Scope(ABC):
     role: str | None = None
 
     @abstractmethod
-    def join(self, standing: InstanceView) -> ScopeMember | None:
+    def join(self, instance: InstanceView) -> ScopeMember | None:
         """The member of one more instance; None = it looks everywhere."""
 
     def check(self, spec: MessageTable) -> None:

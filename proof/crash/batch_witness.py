@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from msgworker.errors import Reject
 from msgworker.instance.running.batch import BatchCaller, Taken
 from msgworker.instance.running.outcome import DONE as LANE_DONE
-from msgworker.message import Outcome
+from msgworker.message import Outcome, Settled
 from proof.crash.points import AFTER_SETTLE, IN_SETTLE, die_at, now
 from proof.history import DONE, Event, Kind, Row
 from proof.history import Outcome as Told
@@ -96,7 +96,7 @@ def watch_batches(witness: Witness) -> None:
             for row in _rows(one):
                 witness._told_of(row, lane.owner, told, now.sent_at)
             ahead = lane.next_row
-            if not lane.continues or ahead is None:
+            if lane.settled is not Settled.ADVANCED or ahead is None:
                 continue
             witness._claimed(
                 lane.owner, ahead, witness._run_read_at.pop((lane.owner, ahead.msg_id))

@@ -127,7 +127,7 @@ def test_only_a_batch_that_was_committed_is_written_down_as_done(
 
     row = SimpleNamespace(msg_id=1, payload=None, tries=0)
     lane: Any = SimpleNamespace(
-        row=row, owner=ME, taken=lambda: [row], result=None, continues=False, next_row=None
+        row=row, owner=ME, taken=lambda: [row], result=None, settled=None, next_row=None
     )
     caller: Any = SimpleNamespace(transacting=SimpleNamespace(until_committed=until_committed))
     nothing: Any = SimpleNamespace()

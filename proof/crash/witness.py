@@ -165,7 +165,7 @@ class Witness:
 
         def watched_was_committed(self: Caller, lane: Lane, *args: Any) -> bool:
             found = was_committed(self, lane, *args)
-            now.guessed = found and not lane.continues
+            now.guessed = found and lane.settled is not Settled.ADVANCED
             return found
 
         def watched_transactional(self: Caller, lane: Lane, *args: Any) -> Any:
@@ -174,8 +174,7 @@ class Witness:
                 return transactional(self, lane, *args)
             finally:
                 now.again = False
-                if lane.continues is not None:
-                    fate = Settled.ADVANCED if lane.continues else Settled.ENDED
+                if (fate := lane.settled) is not None:
                     die_at(AFTER_SETTLE, lane.row.payload, lane.row.tries + 1)
                     witness._settled(lane, fate, now.sent_at, guessed=now.guessed)
 

@@ -330,7 +330,7 @@ def ahead_of_the_flag() -> AbstractContextManager[None]:
         for lane in batch:
             if (
                 settlement(lane, self._setup, self._shared).next_id is not None
-                and lane.continues is None
+                and lane.settled is None
             ):
                 ahead.append(Lane(lane.owner, lane.rows[lane.place + 1 :]))
         self._shared.in_flight.lanes.update(ahead)

@@ -13,6 +13,7 @@ from msgworker import App, BatchContext, Context, HandlerMisuse, Message, Reject
 from msgworker.events import Dead, FellBack, Later, Retried
 from msgworker.instance.state import Controls
 from msgworker.limit import Limit
+from msgworker.message import Settled
 from msgworker.testing import drain
 from tests.support.batches import EFFECTS, Calls, claimed
 from tests.support.rows import Table, send
@@ -180,7 +181,7 @@ def test_a_failure_named_after_its_topic_was_limited_takes_no_permit(
         one.shared.controls = Controls(frozenset(), {"t": Limit(max_running=1)})
         (ended,) = one.batches.handle(batch)
         assert calls.of == [ids, ids[:1]]
-        assert ended.continues is False
+        assert ended.settled is Settled.ENDED
         one.settler.add(ended, True)
         assert not one.shared.in_flight.lanes
     assert table.rows("status", "error_try_times") == [(2, 0), (0, 0), (0, 0)]
@@ -287,7 +288,7 @@ def test_the_next_message_that_is_gone_takes_its_failure_with_it(
         lane = one.lanes.next()
         assert lane is not None
         (ended,) = one.batches.handle_beside(lane) or []
-        assert ended.continues is False
+        assert ended.settled is Settled.ENDED
         one.settler.add(ended, True)
     assert table.rows("status", "error_try_times") == [(2, 0), (-1, 3), (0, 0)]
 

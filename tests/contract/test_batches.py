@@ -19,6 +19,7 @@ from msgworker import App, BatchContext, Message, MessageTable
 from msgworker.events import Lost, Retried, Settled, Started
 from msgworker.instance.connections import Connections
 from msgworker.instance.state import Peers
+from msgworker.message import Settled as Became
 from msgworker.testing import drain
 from proof.oracle.errors import by_name
 from tests.support.batches import EFFECTS, Calls, claimed, work_off
@@ -172,7 +173,7 @@ def test_the_lane_ends_where_the_next_message_is_no_longer_free(
         batch = one.batches.gathering.gather(one.lanes.next())
         app.ops.discard(ids=[ids[2]], reason="wrong", actor="anna")
         (lane,) = one.batches.handle(batch)
-        assert lane.continues is False
+        assert lane.settled is Became.ENDED
         one.settler.add(lane, True)
     assert table.column("status") == [2, 2, -1, 0]
     assert calls.effects == ids[:2]

@@ -118,7 +118,7 @@ def test_a_round_that_asks_nothing_does_not_end_an_outage(app, monkeypatch, capl
             for _ in range(3):
                 fetcher.round_once()
         with monkeypatch.context() as patched:
-            patched.setattr(one.fetcher, "free", lambda held: 0)
+            patched.setattr(one.fetcher, "lanes_to_claim", lambda held: 0)
             fetcher.round_once()
         assert one.shared.away.seconds > 0
         assert "works again" not in caplog.text

@@ -387,11 +387,12 @@ class BatchCaller:
             stage.led = led_elsewhere(conn)
             stage.committing = True
         for one in taken:
-            one.lane.continues = one.lane.next_id in flagged
+            went_on = one.lane.next_id in flagged
+            one.lane.settled = Settled.ADVANCED if went_on else Settled.ENDED
         if stage.led is not None and not self._was_committed(taken):
             # What the handler wrote is committed, the outcome is not.
             for one in taken:
-                one.lane.continues = None
+                one.lane.settled = None
             why = misled("the handler", stage.led)
             raise _all_failed(taken, why) from why
 
@@ -437,7 +438,7 @@ class BatchCaller:
         return flagged
 
     def _was_committed(self, taken: list[Taken]) -> bool:
-        """Whether the rows show that the COMMIT arrived; if so, sets `lane.continues`. A batch is
+        """Whether the rows show that the COMMIT arrived; if so, sets `lane.settled`. A batch is
         committed as a whole or not at all."""
         lanes = {one.lane.row.msg_id: one.lane for one in taken}
         with self._caller.transacting.beside() as conn:
@@ -445,7 +446,7 @@ class BatchCaller:
         if len(became) < len(lanes):
             return False
         for msg_id, lane in lanes.items():
-            lane.continues = became[msg_id] is Settled.ADVANCED
+            lane.settled = became[msg_id]
         return True
 
     # ------------------------------------------------------------ the handler

@@ -232,7 +232,7 @@ class Caller:
     ) -> None:
         """The handler has ended: leave the outcome in the lane."""
         in_flight = self._in_flight
-        if lane.continues is not None:
+        if lane.settled is not None:
             result = DONE
         elif in_flight.cancels and (request := in_flight.request_for(lane.row)) is not None:
             result = cancelled(request)
@@ -475,9 +475,9 @@ class Caller:
         self._refuse_cancelled(lane)
 
     def _committed(self, lane: Lane, became: Settled, stage: TransactionProgress) -> None:
-        lane.continues = became is Settled.ADVANCED
+        lane.settled = became
         if stage.led is not None and not self._was_committed(lane):
-            lane.continues = None
+            lane.settled = None
             raise misled("the handler", stage.led)
 
     def send_with(self, conn: Connection, sent: Sequence[Outgoing]) -> None:
@@ -559,10 +559,10 @@ class Caller:
         return became
 
     def _was_committed(self, lane: Lane) -> bool:
-        """Whether the rows show that the COMMIT arrived; if so, sets `lane.continues`."""
+        """Whether the rows show that the COMMIT arrived; if so, sets `lane.settled`."""
         with self.transacting.beside() as conn:
             became = what_became(conn, self._setup.tables, {lane.row.msg_id: lane}, lane.owner)
         if not became:
             return False
-        lane.continues = became[lane.row.msg_id] is Settled.ADVANCED
+        lane.settled = became[lane.row.msg_id]
         return True

@@ -11,7 +11,7 @@ from enum import Enum, auto
 from typing import Any, NamedTuple
 
 from msgworker.instance.running.outcome import Result
-from msgworker.message import in_quarantine, topic_of
+from msgworker.message import Settled, in_quarantine, topic_of
 from msgworker.store.controls import Request
 from msgworker.store.rows import Bare, Row
 
@@ -27,15 +27,15 @@ class Lane:
     Written by its present owner: the fetcher, then the handler thread, then the thread that
     settles it. head: the first message. row: the flagged one. width: how many messages its present
     try takes; 1 except in a batch. owner: the id that claimed it. slice_value: that in which its
-    head was found. continues: whether it does, once a transactional handler has settled its
+    head was found. settled: what became of it, once a transactional handler has settled its
     message; None before. alone: no message of it runs in a batch any more. verdict: the result of
     the next message, which failed in a batch before it was flagged. started_at: when the handler of
     its message did (monotonic), 0 = it did not. ran_seconds: of the handler, in a batch its share.
     """
 
     __slots__ = (
-        *("alone", "continues", "finished_at", "head", "owner", "place", "ran_seconds", "result"),
-        *("row", "rows", "slice_value", "started_at", "verdict", "width"),
+        *("alone", "finished_at", "head", "owner", "place", "ran_seconds", "result"),
+        *("row", "rows", "settled", "slice_value", "started_at", "verdict", "width"),
     )
 
     def __init__(self, owner: str, rows: Iterable[Bare]) -> None:
@@ -47,7 +47,7 @@ class Lane:
         self.place = 0
         self.width = 1
         self.result: Result | None = None
-        self.continues: bool | None = None
+        self.settled: Settled | None = None
         self.alone = False
         self.verdict: Result | None = None
         self.finished_at = 0.0
@@ -86,7 +86,7 @@ class Lane:
         self.place += self.width
         self.width = 1
         self.row = Row(*self.rows[self.place])
-        self.result, self.verdict, self.continues = self.verdict, None, None
+        self.result, self.verdict, self.settled = self.verdict, None, None
         self.started_at = 0.0
 
 

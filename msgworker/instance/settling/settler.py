@@ -103,7 +103,7 @@ class Settler:
                 gathered = self._finished[0].finished_at + GATHER_SECONDS
             if lane.finished_at >= gathered:
                 # Nothing is to be written for a lane that its transactional handler has settled.
-                written = lane.continues is not None
+                written = lane.settled is not None
                 return written or not self.thread.asked(self._lanes.pace())
             self._check_at = gathered
         return False
@@ -251,7 +251,7 @@ class Settler:
         if len(mine) < len(batch):
             for lane in set(batch).difference(mine):
                 self.drop_lost(lane)
-        open_lanes = {lane.row.msg_id: lane for lane in mine if lane.continues is None}
+        open_lanes = {lane.row.msg_id: lane for lane in mine if lane.settled is None}
         became: dict[int, Settled] = {}
         if open_lanes:
             became = writer.write(open_lanes, me)
@@ -263,7 +263,7 @@ class Settler:
         for lane in mine:
             # Nearly all are done; `_record` handles what is rare.
             row = lane.row
-            usual = lane.result is DONE and lane.continues is None and lane.width == 1
+            usual = lane.result is DONE and lane.settled is None and lane.width == 1
             settled = became.get(row.msg_id, lost) if usual else lost
             if settled is lost:
                 if self._record(lane, became, done, ran):
@@ -300,10 +300,7 @@ class Settler:
         self, lane: Lane, became: dict[int, Settled], done: list[Row], ran: list[Ran]
     ) -> bool:
         """Record the result of a lane; True if it continues. done, ran: collect done messages."""
-        if lane.continues is not None:
-            settled = Settled.ADVANCED if lane.continues else Settled.ENDED
-        else:
-            settled = became.get(lane.row.msg_id, Settled.LOST)
+        settled = lane.settled or became.get(lane.row.msg_id, Settled.LOST)
         if settled is Settled.LOST:
             self._doubt()  # before we may claim the object again
             self.drop_lost(lane)
