@@ -20,7 +20,7 @@ from msgworker.queries.messages import MessageInfo
 from msgworker.store import lease, limits
 from msgworker.store.limits import Free
 from msgworker.store.recover import FOREIGN
-from msgworker.store.rows import running_ids, running_rows
+from msgworker.store.rows import of_running, running_ids
 from msgworker.table import LIMIT, Tables
 
 # --- Instances and their messages: leases beside the flagged rows.
@@ -325,11 +325,12 @@ def running_slices(conn: Connection, t: Tables, role: str) -> set[Any]:
     """The slices of running messages that have an object, which no index of slices holds."""
 
     def build() -> Any:
-        parts = []
-        for source, c, index, where in running_rows(t):
-            values = t.hinted(sa.select(t.slice_value(c, role).label("value")), source, index)
-            parts.append(values.where(where, c.object_id.is_not(None)))
-        return sa.union(*parts) if len(parts) > 1 else parts[0].distinct()
+        found = of_running(
+            t,
+            lambda c: [t.slice_value(c, role).label("value")],
+            lambda c: [c.object_id.is_not(None)],
+        )
+        return sa.select(found.subquery("r").c.value).distinct()
 
     return set(conn.scalars(t.built(("running_slices", role), build)))
 

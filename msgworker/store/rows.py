@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple, NoReturn
 
 import sqlalchemy as sa
-from sqlalchemy import ColumnElement, Connection, FromClause, Select, bindparam
+from sqlalchemy import ColumnElement, Connection, Select, bindparam
 
 from msgworker.db import (
     AnyText,
@@ -376,22 +376,17 @@ def in_union(t: Tables, query: Select[Any], name: str) -> Select[Any]:
 # --- Running rows, by their index: few entries, whatever the size of the table.
 
 
-def running_rows(t: Tables) -> Iterable[tuple[FromClause, Cols, str, ColumnElement[bool]]]:
-    """Where they stand, with the index and the predicate of each."""
-    sources = (t.message.alias("a"), t.message.alias("b"))
-    looks = t.running_rows(*map(t.cols, sources))
-    return [(source, *look) for source, look in zip(sources, looks, strict=False)]
-
-
 def of_running(
     t: Tables,
     columns: Callable[[Cols], Sequence[ColumnElement[Any]]],
     where: Callable[[Cols], Sequence[ColumnElement[bool]]] = lambda _: (),
 ) -> Any:
     """A SELECT of running rows, by their index."""
+    sources = (t.message.alias("a"), t.message.alias("b"))
+    looks = zip(sources, t.running_rows(*map(t.cols, sources)), strict=False)
     selects = [
         t.hinted(sa.select(*columns(c)), source, index).where(runs, *where(c))
-        for source, c, index, runs in running_rows(t)
+        for source, (c, index, runs) in looks
     ]
     return sa.union_all(*selects) if len(selects) > 1 else selects[0]
 

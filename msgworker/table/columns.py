@@ -184,7 +184,8 @@ INSTANTS = tuple(role.name for role in ROLES.values() if role.holds == "instant"
 
 DEFAULT_NAME = "msgworker_message"
 SLICES = {"shard": "shard", "instance_type": "flag"}
-"""The columns that slice a table among instances, and the suffixes of their indexes."""
+"""The columns that slice a table among instances, and the suffixes of their indexes. (`flag` is
+here, and in leases, another word for instance_type, and not the flag of a message.)"""
 SHARDS = 64
 MOST_SHARDS = 32_767
 """The largest value of a SMALLINT."""
