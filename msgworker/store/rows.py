@@ -100,7 +100,8 @@ def types_of(values: Iterable[Iterable[Any]]) -> set[type]:
 
 
 def key_column(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
-    """Where it is needed only: every column of every row costs something, in some drivers much."""
+    """The key of the object, only where ids that differ may be one: every column of every row costs
+    something, in some drivers much."""
     return [] if t.fold is None else [t.database.folded(c.object_id, t.fold)]
 
 
@@ -172,7 +173,7 @@ def with_payload(conn: Connection, t: Tables, row: Row) -> Row | None:
 
 
 def bare_rows(t: Tables, found: Sequence[Any], first: int = 0) -> list[Bare]:
-    """The same, without their names."""
+    """As `rows_of`, without their names."""
     bare: list[Bare] = [row[first:] for row in found]
     if isinstance(found, Escaped):
         return [tuple(judged(t, Row(*row))) for row in bare]

@@ -403,8 +403,8 @@ def heads_by_age(
 
 
 def heads_of_job(conn: Connection, t: Tables, place: Place, rows: int) -> Page:
-    """The same of the messages of a job, by the index of those: the first unfinished ones of their
-    objects, whatever job the others belong to."""
+    """As `heads_by_age`, of the messages of a job, by the index of those: the first unfinished ones
+    of their objects, whatever job the others belong to."""
     statement = t.built("heads_of_job", lambda: _heads_of_job(t))
     after = MIN_ID if place.after is None else place.after
     found = fetch(conn, statement, {"mw_job": place.value, "after": after, "rows": rows})

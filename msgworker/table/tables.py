@@ -77,7 +77,7 @@ def prioritized(t: Tables) -> bool:
 
 def priority_of(c: Cols) -> ColumnElement[Any]:
     """The priority of a row; what is none counts as 0."""
-    return sa.case((_has_one(c), c.priority), else_=ZERO)
+    return sa.case((_has_priority(c), c.priority), else_=ZERO)
 
 
 def rank_of(t: Tables, c: Cols) -> ColumnElement[Any]:
@@ -89,13 +89,13 @@ def rank_of(t: Tables, c: Cols) -> ColumnElement[Any]:
 
 
 def urgent_rank(t: Tables, c: Cols) -> ColumnElement[Any]:
-    """The same, NULL for all rows that are not in the index."""
+    """`rank_of` as a CASE: NULL for all rows that are not in the index."""
     assert c.priority is not None
     return sa.case((_urgent(t, c), -c.priority))
 
 
 def urgent_order(t: Tables, c: Cols) -> tuple[ColumnElement[Any], ColumnElement[Any]]:
-    """The keys of the index."""
+    """The keys of the index `urgent`."""
     if t.database.partial_indexes:  # of columns alone: tools do not read indexes on expressions
         assert c.priority is not None
         return c.priority.desc(), c.msg_id
@@ -105,7 +105,7 @@ def urgent_order(t: Tables, c: Cols) -> tuple[ColumnElement[Any], ColumnElement[
 def urgent_behind(
     t: Tables, c: Cols, rank: ColumnElement[int], msg_id: ColumnElement[int]
 ) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    """The rows behind this one in the order of the index."""
+    """The rows behind this one in the order of the index `urgent`."""
     own = _msg_id(t, c)
     if t.database.partial_indexes:
         assert c.priority is not None
@@ -116,7 +116,7 @@ def urgent_behind(
 
 
 def urgent_rows(t: Tables, c: Cols) -> ColumnElement[bool]:
-    """The rows of the index, as a query by it selects them."""
+    """The rows of the index `urgent`, as a query by it selects them."""
     if not t.database.partial_indexes:
         return rank_of(t, c).is_not(None)
     # Written in this form, no planner uses the indexes of open rows for it.
@@ -134,10 +134,10 @@ def _urgent(t: Tables, c: Cols) -> ColumnElement[bool]:
         c.status == lit(Status.NEW), sa.and_(c.status == lit(Status.FAILED), t.tries_left(c))
     )
     waits = [] if c.available_at is None else [c.available_at.is_(None)]
-    return t.within(c, sa.and_(free, _has_one(c), *waits))
+    return t.within(c, sa.and_(free, _has_priority(c), *waits))
 
 
-def _has_one(c: Cols) -> ColumnElement[bool]:
+def _has_priority(c: Cols) -> ColumnElement[bool]:
     """Between two numbers, because a text and NaN are greater than any."""
     assert c.priority is not None
     return c.priority.between(ONE, lit(MOST_PRIORITY))
@@ -347,7 +347,7 @@ class Tables(ABC):
         return sa.and_(which, *self.is_message(c)) if self.where else which
 
     def is_message(self, c: Cols) -> list[ColumnElement[bool]]:
-        """The same as conditions of their own; none without a `where`."""
+        """The `where` of the table as conditions; none without one."""
         source: FromClause = c.msg_id.table
         return [one_of(self.database, source.c[name], values) for name, values in self.where]
 

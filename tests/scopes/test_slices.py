@@ -505,6 +505,17 @@ def _looked(conn, app, read, role, value):
     return [step for text, params in list(sent) for step in plan_of(conn, text, params)]
 
 
+@pytest.mark.long
+def test_a_look_for_numbers_of_shards_is_a_step_of_the_index(crowded):
+    sent = []
+    with crowded.engine.connect() as conn:
+        sa.event.listen(conn, "before_cursor_execute", lambda *a: sent.append(a[2:4]))
+        assert slices.other_numbers(conn, crowded.tables) == set()
+        (one,) = list(sent)
+        steps = {step for step in plan_of(conn, *one) if step[0] == "index"}
+        assert steps == {("index", "msgworker_message_shard")}
+
+
 def test_a_drain_of_a_slice_sends_as_many_statements_whatever_waits_in_others(crowded):
     sent = []
 
