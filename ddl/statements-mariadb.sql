@@ -20,7 +20,7 @@ SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgwor
     msgworker_message.available_at <= utc_timestamp(6)) THEN 1 ELSE 0 END AS h6
 FROM msgworker_message FORCE INDEX (msgworker_message_oldest)
 WHERE msgworker_message.msg_id >= %s AND (msgworker_message.object_id IS NOT NULL OR msgworker_message.status
-    != 1 AND msgworker_message.msg_id %% %s BETWEEN %s AND %s) ORDER BY msgworker_message.msg_id
+    != 1 AND (msgworker_message.msg_id %% %s + %s) %% %s BETWEEN %s AND %s) ORDER BY msgworker_message.msg_id
  LIMIT %s;
 
 -- due_after: Rows whose instant has passed, after the (`waits_until`, msg_id) `since`, in that order; None =
@@ -95,7 +95,7 @@ SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgwor
     msgworker_message.available_at <= utc_timestamp(6)) THEN 1 ELSE 0 END AS h6
 FROM msgworker_message FORCE INDEX (msgworker_message_object)
 WHERE msgworker_message.mw_open_object = '~msgworker.none~' AND msgworker_message.msg_id > %s AND
-    msgworker_message.msg_id %% %s BETWEEN %s AND %s ORDER BY msgworker_message.msg_id
+    (msgworker_message.msg_id %% %s + %s) %% %s BETWEEN %s AND %s ORDER BY msgworker_message.msg_id
  LIMIT %s;
 
 -- oldest_among: `oldest` of these topics alone (but: of all others), among the next `span` rows: a bounded step,

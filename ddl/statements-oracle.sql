@@ -30,9 +30,9 @@ FROM msgworker_message
 WHERE CASE WHEN ((msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NULL) THEN
     msgworker_message.msg_id END >= :mark AND (msgworker_message.object_id IS NOT NULL OR
-    msgworker_message.status != 1 AND mod(msgworker_message.msg_id, :period) BETWEEN :least AND :most) ORDER
-    BY CASE WHEN ((msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
-    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NULL) THEN
+    msgworker_message.status != 1 AND mod((mod(msgworker_message.msg_id, :period) + :period), :period) BETWEEN
+    :least AND :most) ORDER BY CASE WHEN ((msgworker_message.status IN (0, 1) OR msgworker_message.status = -1
+    AND coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NULL) THEN
     msgworker_message.msg_id END
  FETCH FIRST :rows ROWS ONLY;
 
@@ -160,8 +160,8 @@ WHERE CASE WHEN (msgworker_message.status IN (0, 1) OR msgworker_message.status 
     (msgworker_message.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END =
     '~msgworker.none~' AND CASE WHEN (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) THEN msgworker_message.msg_id END > :after AND
-    mod(msgworker_message.msg_id, :period) BETWEEN :least AND :most ORDER BY CASE WHEN
-    (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+    mod((mod(msgworker_message.msg_id, :period) + :period), :period) BETWEEN :least AND :most ORDER BY CASE
+    WHEN (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) THEN msgworker_message.msg_id END
  FETCH FIRST :rows ROWS ONLY;
 

@@ -24,8 +24,8 @@ FROM msgworker_message
 WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NULL AND
     msgworker_message.msg_id >= %(mark)s::BIGINT AND (msgworker_message.object_id IS NOT NULL OR
-    msgworker_message.status != 1 AND msgworker_message.msg_id %% %(period)s::BIGINT BETWEEN %(least)s::BIGINT
-    AND %(most)s::BIGINT) ORDER BY msgworker_message.msg_id
+    msgworker_message.status != 1 AND (msgworker_message.msg_id %% %(period)s::BIGINT + %(period)s::BIGINT) %%
+    %(period)s::BIGINT BETWEEN %(least)s::BIGINT AND %(most)s::BIGINT) ORDER BY msgworker_message.msg_id
  LIMIT %(rows)s::INTEGER;
 
 -- due_after: Rows whose instant has passed, after the (`waits_until`, msg_id) `since`, in that order; None =
@@ -164,8 +164,9 @@ SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgwor
 FROM msgworker_message
 WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.object_id IS NULL AND
-    msgworker_message.msg_id > %(after)s::BIGINT AND msgworker_message.msg_id %% %(period)s::BIGINT BETWEEN
-    %(least)s::BIGINT AND %(most)s::BIGINT ORDER BY msgworker_message.object_id, msgworker_message.msg_id
+    msgworker_message.msg_id > %(after)s::BIGINT AND (msgworker_message.msg_id %% %(period)s::BIGINT +
+    %(period)s::BIGINT) %% %(period)s::BIGINT BETWEEN %(least)s::BIGINT AND %(most)s::BIGINT ORDER BY
+    msgworker_message.object_id, msgworker_message.msg_id
  LIMIT %(rows)s::INTEGER;
 
 -- oldest_among: `oldest` of these topics alone (but: of all others), among the next `span` rows: a bounded step,

@@ -24,7 +24,7 @@ FROM msgworker_message
 WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NULL AND
     msgworker_message.msg_id >= ? AND (msgworker_message.object_id IS NOT NULL OR msgworker_message.status !=
-    1 AND msgworker_message.msg_id % ? BETWEEN ? AND ?) ORDER BY msgworker_message.msg_id
+    1 AND (msgworker_message.msg_id % ? + ?) % ? BETWEEN ? AND ?) ORDER BY msgworker_message.msg_id
  LIMIT ? OFFSET ?;
 
 -- due_after: Rows whose instant has passed, after the (`waits_until`, msg_id) `since`, in that order; None =
@@ -161,7 +161,7 @@ SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgwor
 FROM msgworker_message
 WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.object_id IS NULL AND
-    msgworker_message.msg_id > ? AND msgworker_message.msg_id % ? BETWEEN ? AND ? ORDER BY
+    msgworker_message.msg_id > ? AND (msgworker_message.msg_id % ? + ?) % ? BETWEEN ? AND ? ORDER BY
     msgworker_message.msg_id
  LIMIT ? OFFSET ?;
 

@@ -107,7 +107,8 @@ def _in_share(c: Cols) -> ColumnElement[bool]:
     period, least, most = (
         bindparam(name, type_=sa.BigInteger()) for name in ("period", "least", "most")
     )
-    return (c.msg_id % period).between(least, most)
+    # A remainder has the sign of the id.
+    return ((c.msg_id % period + period) % period).between(least, most)
 
 
 def _of_share(share: tuple[int, int] | None) -> dict[str, int]:

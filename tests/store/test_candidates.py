@@ -52,6 +52,18 @@ def test_of_rows_without_an_object_only_those_of_a_share_are_read(store, slots):
     assert (ids_of(page[0]), page[1]) == ([second], second)
 
 
+def test_a_negative_id_is_in_the_share_that_each_instance_computes(store):
+    ids = send(store.app, *[None] * 40)
+    store.table.edit(msg_id=store.t.cols().msg_id - 10_000)
+    for slot in range(3):
+        share = {"share": (slot, 3), "limit": 200}
+        found, _ = store(candidates.without_object, after=None, **share)
+        mine = [i - 10_000 for i in ids if candidates.share_of_id(i - 10_000, 3) == slot]
+        assert ids_of(found) == mine
+        if store.t.database.oldest_index:
+            assert ids_of(store(candidates.oldest, mark=-20_000, **share)) == mine
+
+
 def test_candidates_show_what_was_seen(store):
     (msg_id,) = send(store.app, "a", topic="x")
     store.row(msg_id, status=-1, error_try_times=2, crash_times=1)
