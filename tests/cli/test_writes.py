@@ -428,6 +428,8 @@ def test_edit_prints_the_difference_and_then_changes_it(crm: Cli, folder: Path) 
     again = crm(*given, "--reason", "typo")
     assert (again.exit_code, again.stdout) == (5, "")
     assert "there is nothing to change" in again.stderr
+    back = crm("edit", msg_id, "--priority", 0, "--reason", "not urgent", *AT)
+    assert back.stdout.splitlines()[0] == "priority: 3 -> 0"
 
 
 def test_edit_says_what_it_was_in_json(crm: Cli, folder: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from msgworker import App, ConfigError, Reject
+from msgworker import App, ConfigError, MessageTable, Reject
 from msgworker.message import State
 from msgworker.ops.result import Why
 from msgworker.table import CANCEL
@@ -65,6 +65,19 @@ def test_a_rerun_after_a_cancel_takes_the_request_away(app, table):
     table.edit(status=-1, error_try_times=3, claimed_by=None)
     assert app.ops.rerun([one]) == 1
     assert requested(app) == []
+
+
+def test_the_end_of_a_message_leaves_requests_of_another_table_alone(app, make_app):
+    other = make_app(table=MessageTable("tb_other"))
+    other.create_schema()
+    for one in (app, other):
+        assert put(one, ("a", RUNNING)) == [1]
+        assert one.ops.cancel([1], reason="r").requested == 1
+    Table(app).edit(status=-1, error_try_times=3, claimed_by=None)
+    assert app.ops.rerun([1]) == 1
+    with app.engine.connect() as conn:
+        left = conn.scalars(sa.select(CANCEL.of(app.tables).c.table_name)).all()
+    assert left == [other.tables.label]
 
 
 def test_without_its_table_only_waiting_messages_are_cancelled(app, make_app, table):

@@ -503,6 +503,28 @@ def test_on_dead_is_sent_also_where_the_table_refuses_the_text_of_the_error(app,
     assert one["outcome"] == "dead"
 
 
+def test_what_on_dead_sends_may_be_refused_and_the_error_is_kept(app, table, monkeypatch):
+    """What is sent is at fault, not the text of the error."""
+    real = settle.send_all
+
+    def refuse(conn: Any, t: Any, messages: Any) -> None:
+        if any(one.row["b_topic"] == "t.dead" for one in messages):
+            raise sa.exc.IntegrityError("INSERT", {}, Exception("no"))
+        real(conn, t, messages)
+
+    monkeypatch.setattr(settle, "send_all", refuse)
+
+    def handle(msg: Message[Any]) -> None:
+        raise Reject("odd")
+
+    app.add_handler("t", handle, on_dead="t.dead")
+    (msg_id,) = send(app, "a")
+    app.drain(**NOW, topics=["t"])
+    assert table.statuses == [-1]
+    assert "odd" in app.ops.show(msg_id).last_error
+    assert "odd" in app.ops.show(msg_id).tries[0].error
+
+
 def test_a_crash_on_the_last_try_sends_on_dead_in_recovery(app, table):
     app.add_handler("t", lambda msg: None, on_dead="t.dead")
     (msg_id,) = send(app, "a", payload=5)

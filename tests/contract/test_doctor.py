@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -453,6 +454,9 @@ def test_rows_from_before_are_counted_before_they_are_handled(make_app, database
     assert [one.severity for one in app.ops.doctor() if said in one.text] == [Severity.ADVISED]
     app.create_schema()
     assert [one.levelname for one in caplog.records if said in one.getMessage()] == ["WARNING"]
+    assert [one.severity for one in app.ops.doctor() if said in one.text] == [Severity.ADVISED]
+    app = make_app(table=replace(app.table, max_tries=2))  # nor does another rule change them
+    app.create_schema()
     assert [one.severity for one in app.ops.doctor() if said in one.text] == [Severity.ADVISED]
     put(database, 5, 0)  # what is new is none of them
     caplog.clear()

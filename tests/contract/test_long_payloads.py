@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, Message, MessageTable
-from msgworker.instance.running import pool
+from msgworker.instance.running import call, pool
 from msgworker.instance.running.call import PayloadBudget
 from msgworker.store.rows import READ_AHEAD
 from tests.support.rows import Table, edit, send
@@ -162,6 +162,8 @@ def test_who_waits_for_the_budget_while_its_message_is_recovered_does_not_start(
     make_app, monkeypatch, options
 ):
     monkeypatch.setattr(pool, "BYTES", 1)  # each is a batch of its own
+    budget = PayloadBudget(1)
+    monkeypatch.setattr(call, "PayloadBudget", lambda most: budget)
     app = make_app(payload_budget=1, lease_seconds=2.0)
     app.create_schema()
     ran, go_on = waits_for_the_budget(app, **options)
@@ -176,6 +178,7 @@ def test_who_waits_for_the_budget_while_its_message_is_recovered_does_not_start(
     go_on.set()
     assert worker.stop(grace=20)
     assert len(ran) == 1
+    assert in_thread(lambda: budget.take(1, lambda: True))()
     assert Table(app).rows("status", "error_try_times") == [(-1, 1), (-1, 1)]
 
 

@@ -72,6 +72,25 @@ def test_failed_head_holds_back_its_successors(app, table):
     assert table.statuses == [2, 2, -1, 0, 0, 2]
 
 
+@pytest.mark.parametrize("why", ["paused", "no handler", "limited"])
+def test_what_may_not_run_here_holds_back_its_successors_of_any_topic(app, table, why):
+    """It stands in the middle of a run that was read ahead."""
+    ran: list[int] = []
+    app.add_handler("t", lambda msg: ran.append(msg.msg_id))
+    if why != "no handler":
+        limit = {"max_running": 1} if why == "limited" else {}
+        app.add_handler("u", lambda msg: ran.append(msg.msg_id), **limit)
+    if why == "paused":
+        app.ops.pause(topic="u")
+    ids = send(app, "o", "o") + send(app, "o", topic="u") + send(app, "o", "o")
+    app.drain(threads=1, linger=0)
+    if why == "limited":
+        assert ran == ids
+    else:
+        assert ran == ids[:2]
+        assert table.statuses == [2, 2, 0, 0, 0]
+
+
 def test_a_failing_object_does_not_hold_up_others(app, table):
     @app.handler("t", wait=wait_fixed(3600))
     def handle(msg: Message) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -238,6 +239,31 @@ def test_a_recovery_makes_way_for_a_doubt_of_our_own_lease(one, app, table):
     assert beat(one) == 1
     assert one.shared.identity.trusted()
     assert one.heartbeat.pause_seconds(1) > 0.0
+
+
+def test_the_patience_with_a_foreign_consumer_begins_anew_with_its_next_try(
+    app, table, ran, monkeypatch
+):
+    app.settings = replace(app.settings, foreign_stale_after=60.0)
+    app.add_handler("t", lambda msg: ran.append(msg.msg_id))
+    send(app, "a")
+    table.edit(status=1, error_try_times=0)
+    with by_hand(app) as one:
+        now = [time.monotonic()]
+        monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+        def recover_foreign() -> int:
+            return one.housekeeper.recovery.run(now[0])
+
+        assert recover_foreign() == 0
+        now[0] += 50
+        table.edit(error_try_times=1)
+        assert recover_foreign() == 0
+        now[0] += 50  # 50 s of its second try
+        assert recover_foreign() == 0
+        now[0] += 20
+        assert recover_foreign() == 1
+    assert table.rows("status", "error_try_times", "crash_times") == [(-1, 2, 1)]
 
 
 def test_rows_of_an_id_without_a_lease_are_recovered(one, app, table):

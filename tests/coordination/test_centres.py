@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -178,6 +179,23 @@ def test_renewing_many_leaves_what_others_of_the_process_acquire_and_frees_what_
     assert locks.holder(beside.name).token == beside.token
     if isinstance(locks, DatabaseLocks):
         assert locks.holder(lost.name) is None
+
+
+def test_a_renewal_at_the_end_of_an_acquire_leaves_the_lock_to_it(place):
+    locks = place.locks()
+    if not isinstance(locks, DatabaseLocks):
+        pytest.skip("it forgets no lock by itself")
+    known = locks.acquire(place.name("known"), "me", 30)
+
+    class Asking(set[tuple[str, str]]):
+        def __isub__(self, ended: Any) -> Any:
+            super().__isub__(ended)
+            assert locks.renew_all([known]) == [known]  # as another thread does
+            return self
+
+    locks._asking = Asking()
+    taken = locks.acquire(place.name("now"), "me", 30)
+    assert locks.holder(taken.name).token == taken.token
 
 
 def test_who_stands_still_in_the_middle_of_an_acquire_keeps_no_row_locked(far):
