@@ -347,7 +347,11 @@ def test_a_revision_waits_for_a_table_in_use_without_holding_up_others(postgresq
 
 
 @pytest.mark.parametrize(
-    ("how", "why"), [("begun outside", "not engine.begin"), ("offline", "msgworker db upgrade")]
+    ("how", "why"),
+    [
+        ("begun outside", "not engine.begin"),
+        ("offline", "msgworker db pkg.module:app upgrade --sql"),
+    ],
 )
 def test_a_revision_that_cannot_upgrade_changes_nothing_and_says_how_it_can(
     database, migrations, how, why

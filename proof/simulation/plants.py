@@ -289,7 +289,7 @@ def sweep_beside_a_claim() -> AbstractContextManager[None]:
 
 def nothing_held() -> AbstractContextManager[None]:
     """Hand: claims objects whose settle is not known to be over."""
-    return replaced(InFlight, "held", lambda self: (set(), set()))
+    return replaced(InFlight, "objects_and_ids", lambda self: (set(), set()))
 
 
 def unasked() -> AbstractContextManager[None]:
