@@ -41,7 +41,7 @@ from msgworker.commands import command
 from msgworker.config import id_of
 from msgworker.counted import plural
 from msgworker.ops.looks import MAX_GROUPS
-from msgworker.ops.result import ADVICE, OnProgress, Progress, Repaired
+from msgworker.ops.results import ADVICE, OnProgress, Progress, Repaired
 
 # --- Shared parts of the commands that write: options, confirmation, progress, output.
 

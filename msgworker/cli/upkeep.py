@@ -26,7 +26,7 @@ from msgworker.commands import command
 from msgworker.config.values import duration_or_instant, nearest
 from msgworker.errors import ConfigError
 from msgworker.ops.records import ScheduleInfo
-from msgworker.ops.result import Repaired
+from msgworker.ops.results import Repaired
 
 # --- `release`: give back the messages of an instance, or messages without an owner.
 

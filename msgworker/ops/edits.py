@@ -22,7 +22,7 @@ from msgworker.errors import ConfigError
 from msgworker.message import ACKNOWLEDGED, State, Status
 from msgworker.ops.operation import Step
 from msgworker.ops.repairs import Repairs, WriteOptions, recorded
-from msgworker.ops.result import How, Repaired, Skip, Why
+from msgworker.ops.results import How, Repaired, Skip, Why
 from msgworker.ops.selection import Action, DryRun
 from msgworker.payload import pretty, shown
 from msgworker.store import change, send

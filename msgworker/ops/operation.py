@@ -28,7 +28,7 @@ from msgworker.counted import plural
 from msgworker.db import Fate, Trouble, connecting, writing
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.ops.looks import Clock, Looks, options_of
-from msgworker.ops.result import How, OnProgress, Progress, Repaired, Sent, Skip, Skips, Why, kept
+from msgworker.ops.results import How, OnProgress, Progress, Repaired, Sent, Skip, Skips, Why, kept
 from msgworker.ops.selection import SAMPLE, DryRun
 from msgworker.payload import clean, without_url_secrets
 from msgworker.producing import AllSendOptions

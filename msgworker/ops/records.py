@@ -19,7 +19,7 @@ from msgworker.message import State
 from msgworker.ops.looks import MAX_PAGE
 from msgworker.ops.operation import Writing
 from msgworker.ops.repairs import Repairs
-from msgworker.ops.result import How, OnProgress, Repaired
+from msgworker.ops.results import How, OnProgress, Repaired
 from msgworker.producing import refuse_jobs
 from msgworker.queries import messages
 from msgworker.schedules import Schedule, next_times

@@ -17,7 +17,7 @@ from msgworker.errors import ConfigError, TookTooLong
 from msgworker.message import DISCARDED, State, Status
 from msgworker.ops.looks import Filters, options_of
 from msgworker.ops.operation import Step, TooMany, Work, Writing, check_all
-from msgworker.ops.result import How, OnProgress, Repaired, Skip, Why, ids_of, rate_of
+from msgworker.ops.results import How, OnProgress, Repaired, Skip, Why, ids_of, rate_of
 from msgworker.ops.selection import WHY, Action, DryRun, Options, Page, Selection
 from msgworker.store import audit, change, controls
 from msgworker.store.audit import Who

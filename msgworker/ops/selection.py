@@ -15,7 +15,7 @@ from msgworker.config import whole
 from msgworker.errors import ConfigError, SelectionChanged, TookTooLong
 from msgworker.message import State, StateName, Status, word_of
 from msgworker.ops.looks import ENDLESS, Clock, filter_of, object_of, word
-from msgworker.ops.result import OnProgress, Progress, Skip, Skips, Why
+from msgworker.ops.results import OnProgress, Progress, Skip, Skips, Why
 from msgworker.schema.rule import Rule
 from msgworker.store import bounded, change, jobs
 from msgworker.store.audit import Kind, Operation, Who

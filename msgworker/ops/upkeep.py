@@ -23,7 +23,7 @@ from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.message import State
 from msgworker.ops.looks import Clock, check_since, check_text, filter_of
 from msgworker.ops.operation import RecordedOperation, Step, Writing, check_all
-from msgworker.ops.result import How, OnProgress, Repaired, Skip, Skips, Why, rate_of
+from msgworker.ops.results import How, OnProgress, Repaired, Skip, Skips, Why, rate_of
 from msgworker.ops.selection import PAGE, SAMPLE, DryRun
 from msgworker.store import (
     audit,

@@ -33,7 +33,7 @@ from msgworker.errors import (
     TookTooLong,
 )
 from msgworker.logs import Said, logger
-from msgworker.ops.result import OnProgress, Progress, Repaired
+from msgworker.ops.results import OnProgress, Progress, Repaired
 from msgworker.web import shown
 
 # --- What goes wrong with reads of the database: the answer, and a line on the Overview.

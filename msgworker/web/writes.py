@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from msgworker.config import id_of
 from msgworker.ops import Ops
-from msgworker.ops.result import Repaired
+from msgworker.ops.results import Repaired
 from msgworker.web.sessions import Role
 
 

@@ -15,7 +15,7 @@ from msgworker import App, SchemaError
 from msgworker.cli.group import COMMANDS
 from msgworker.commands import Started, command, proposed, started
 from msgworker.logs import logger
-from msgworker.ops.result import Skip, Why
+from msgworker.ops.results import Skip, Why
 from msgworker.web import serving
 from tests.pages import refused
 from tests.support.programs import ROOT, Cli, dead, sql

@@ -7,7 +7,7 @@ import pytest
 from msgworker import App, ConfigError, MessageTable, Reject
 from msgworker.message import State
 from msgworker.metrics.exposition import metrics_of
-from msgworker.ops.result import Why
+from msgworker.ops.results import Why
 from msgworker.queries.messages import How
 from tests.engines import plain_engine
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, many_dead, put

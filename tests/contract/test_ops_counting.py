@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from msgworker import App
 from msgworker.errors import ConfigError, SelectionChanged, TookTooLong
 from msgworker.ops import selection as choosing
-from msgworker.ops.result import Progress
+from msgworker.ops.results import Progress
 from msgworker.store import bounded, change, recover
 from tests.support.databases import SQLITE
 from tests.support.ops import DONE, FAILED, NEW, Cut, audited, many_dead, put

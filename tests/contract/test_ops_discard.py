@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from msgworker import App, ConfigError, MessageTable, Reject, SchemaError
-from msgworker.ops.result import Why
+from msgworker.ops.results import Why
 from tests.engines import plain_engine
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, put
 from tests.support.rows import Table, send

@@ -10,7 +10,7 @@ from tenacity import wait_fixed, wait_none
 from msgworker import App, ConfigError, MessageTable, PayloadError, Reject
 from msgworker.message import Outcome, State
 from msgworker.ops.edits import diff
-from msgworker.ops.result import Why
+from msgworker.ops.results import Why
 from msgworker.payload import decode_exactly
 from msgworker.store.audit import Edited
 from tests.engines import plain_engine

@@ -8,8 +8,8 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, ConfigError, MsgworkerError, SchemaError
-from msgworker.ops import operation, result
-from msgworker.ops.result import Why
+from msgworker.ops import operation, results
+from msgworker.ops.results import Why
 from msgworker.table import Need, own_tables
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, Cut, audited, cut_after, many_dead, put
 from tests.support.refusing import refuse
@@ -100,7 +100,7 @@ def test_an_interrupted_rerun_goes_on_without_counting_twice(app, table):
 
 def test_an_interrupted_rerun_of_a_long_list_goes_on_with_the_same_ids(app, table, monkeypatch):
     """So many ids are not kept; what is through is not run again, also if it has ended since."""
-    monkeypatch.setattr(result, "KEPT_IDS", 250)
+    monkeypatch.setattr(results, "KEPT_IDS", 250)
     many_dead(app, 300)
     table.edit(status=DONE)
     ids = range(1, 301)

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from msgworker import App, ConfigError, MessageTable, SchemaError
 from msgworker.message import Status
 from msgworker.ops.operation import RecordedOperation
-from msgworker.ops.result import Why
+from msgworker.ops.results import Why
 from msgworker.store import items, purge
 from msgworker.table import tables_for
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, Cut, cut_after, put

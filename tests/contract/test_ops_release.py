@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from msgworker import App, ConfigError, Message, MessageTable, MsgworkerError, db
 from msgworker.doctor import Severity
 from msgworker.ops import upkeep
-from msgworker.ops.result import Progress, Why
+from msgworker.ops.results import Progress, Why
 from msgworker.queries.explain import Reason
 from msgworker.store import lease, recover
 from tests.support.doctor import run

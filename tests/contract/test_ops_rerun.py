@@ -15,7 +15,7 @@ from msgworker import App, ConfigError, Message, MessageTable, Reject, RetryLate
 from msgworker.ops import operation
 from msgworker.ops import repairs as rerunning
 from msgworker.ops.operation import RecordedOperation
-from msgworker.ops.result import Progress, Why
+from msgworker.ops.results import Progress, Why
 from msgworker.store import bounded, tries
 from msgworker.store.tries import Failure, Kind, fingerprint
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, Cut, audited, cut_after, many_dead, put

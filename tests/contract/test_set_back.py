@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from tenacity.wait import wait_none
 
 from msgworker import App, RetryLater
-from msgworker.ops.result import Why
+from msgworker.ops.results import Why
 from tests.support.odd_rows import assert_all_others_ran, drain
 from tests.support.rounds import beat, by_hand, fetch
 from tests.support.rows import Table, edit, send

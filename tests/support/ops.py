@@ -10,7 +10,7 @@ from tenacity import wait_none
 
 from msgworker import App
 from msgworker.ops import Ops
-from msgworker.ops.result import Progress
+from msgworker.ops.results import Progress
 from msgworker.queries.explain import Reason
 from msgworker.store import controls
 

@@ -18,7 +18,7 @@ from msgworker.message import State
 from msgworker.ops import selection
 from msgworker.ops.looks import Filters
 from msgworker.ops.repairs import WriteOptions
-from msgworker.ops.result import How
+from msgworker.ops.results import How
 from msgworker.queries.messages import MessageInfo
 from msgworker.store import bounded
 from msgworker.store.audit import AuditEntry

@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App
-from msgworker.ops.result import ADVICE, Why
+from msgworker.ops.results import ADVICE, Why
 from msgworker.web.pages.changing import HELP
 from msgworker.web.pages.messages import cell, csv_of
 from tests.support.browsing import Browser

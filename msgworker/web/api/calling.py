@@ -32,7 +32,7 @@ from msgworker.errors import (
 )
 from msgworker.message import State
 from msgworker.ops import Ops
-from msgworker.ops.result import Progress, Repaired
+from msgworker.ops.results import Progress, Repaired
 from msgworker.payload import decode, decode_exactly, shown
 from msgworker.store.audit import Operation
 from msgworker.store.bounded import LEAST, MOST, Found, cursor_place, cursor_text

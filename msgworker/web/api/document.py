@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from msgworker import __version__
-from msgworker.ops.result import Repaired
+from msgworker.ops.results import Repaired
 from msgworker.queries.messages import MessageInfo
 from msgworker.store.audit import Edited
 from msgworker.web.api.calling import Endpoint

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from msgworker.ops.result import Progress, Repaired, Sent
+from msgworker.ops.results import Progress, Repaired, Sent
 from msgworker.queries.explain import Explanation
 from msgworker.queries.lanes import LanePlace
 from msgworker.queries.messages import MessageInfo

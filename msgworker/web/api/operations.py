@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 from msgworker.coordination.lease import Lease
 from msgworker.ops.records import ScheduleInfo
-from msgworker.ops.result import OnProgress, Progress, Repaired
+from msgworker.ops.results import OnProgress, Progress, Repaired
 from msgworker.queries.instances import InstanceInfo, TopicLimit
 from msgworker.queries.jobs import JobInfo
 from msgworker.web import shown

@@ -18,7 +18,7 @@ from starlette.responses import RedirectResponse, Response
 from msgworker.config import as_instant, id_of
 from msgworker.errors import ConfigError, PayloadError
 from msgworker.message import State
-from msgworker.ops.result import ADVICE, OnProgress, Repaired, Why
+from msgworker.ops.results import ADVICE, OnProgress, Repaired, Why
 from msgworker.payload import decode_exactly, pretty
 from msgworker.queries.messages import MessageInfo
 from msgworker.web import forms, shown
