@@ -133,9 +133,12 @@ def open_values(conn: Connection, t: Tables, role: str, *, most: int = 100) -> s
     return found
 
 
-def other_numbers(conn: Connection, t: Tables, *, most: int = 100) -> set[int]:
+def other_numbers(
+    conn: Connection, t: Tables, *, most: int = 100, most_steps: int = 300
+) -> set[int]:
     """The numbers in the column shard that `App.send` does not write, below 0 or too high, at which
-    a message waits: up to `most` of them. A step of the index for each."""
+    a message waits: up to `most` of them, the lowest of both kinds. A step of the index for each,
+    and for what lies between: fractions, and where the index has them, messages that have ended."""
 
     def build() -> Any:
         source = t.message.alias("n")
@@ -150,7 +153,8 @@ def other_numbers(conn: Connection, t: Tables, *, most: int = 100) -> set[int]:
             return query.order_by(key).limit(ONE).scalar_subquery()
 
         low, high = (bindparam(name, type_=sa.BigInteger()) for name in ("low", "high"))
-        below, above = first(key >= low, key < ZERO), first(key >= high)
+        # Up to a last number: behind it stand texts and NaN, which no driver need be able to read.
+        below, above = first(key >= low, key < ZERO), first(key >= high, key <= lit(LAST))
         return sa.select(below.label("below"), above.label("above"))
 
     # There the index has the rows that have ended, too: they are not passed one by one.
@@ -158,14 +162,15 @@ def other_numbers(conn: Connection, t: Tables, *, most: int = 100) -> set[int]:
     statement = t.built("other_numbers", build)
     found = set[int]()
     begins: list[int | None] = [MIN_ID, t.spec.shards]
-    while len(found) < most and any(begin is not None for begin in begins):
+    for _ in range(most_steps):
+        if len(found) >= most or begins == [None, None]:
+            break
         params = dict(zip(("low", "high"), begins, strict=True))
         row = conn.execute(statement, params).first() or ()
-        found |= {n for value in row if (n := whole_number(value)) is not None and n <= LAST}
+        numbers = [n for value in row if (n := whole_number(value)) is not None and n <= LAST]
+        found |= {n for n in numbers if not ended_too or open_in(conn, t, "shard", n)}
         begins = [_behind(value) for value in row]
-    if not ended_too:
-        return found
-    return {n for n in found if open_in(conn, t, "shard", n)}
+    return found
 
 
 def _behind(value: Any) -> int | None:

@@ -270,6 +270,35 @@ def test_a_look_for_numbers_of_shards_ends_behind_any_value(make_app, database):
         assert slices.other_numbers(conn, app.tables) == {-7, 70}
 
 
+def test_a_look_for_numbers_of_shards_reads_no_value_that_a_driver_fails_on(make_app, database):
+    """A text that is not UTF-8 would end each look of each instance, and so would NaN."""
+    odd = {"sqlite": "CAST(x'ff41' AS TEXT)", "postgresql": "'NaN'"}.get(database.name, "64.5")
+    app = own_table(make_app, database.name, "BIGINT", "NUMERIC(30, 2)")
+    for value in (odd, "-7", "70"):
+        insert(app, value)
+    with app.engine.connect() as conn:
+        assert slices.other_numbers(conn, app.tables) == {-7, 70}
+
+
+def test_a_drain_handles_more_numbers_of_shards_than_one_look_reads(make_app, database, locks):
+    app = own_table(make_app, database.name, "BIGINT", "SMALLINT")
+    with app.engine.begin() as conn:
+        values = ", ".join(f"({number})" for number in range(64, 214))
+        conn.exec_driver_sql(f"INSERT INTO own (s) VALUES {values}")
+    report = app.drain(scope=Partitions(locks, 8), **NOW)
+    assert (report.done, report.left) == (150, 0)
+
+
+def test_a_look_for_numbers_of_shards_ends_among_fractions(make_app, database):
+    app = own_table(make_app, database.name, "BIGINT", "DOUBLE PRECISION")
+    with app.engine.begin() as conn:
+        values = ", ".join(f"({number}.5)" for number in range(64, 84))
+        conn.exec_driver_sql(f"INSERT INTO own (s) VALUES {values}, (90)")
+    with app.engine.connect() as conn:
+        assert slices.other_numbers(conn, app.tables, most_steps=20) == set()
+        assert slices.other_numbers(conn, app.tables, most_steps=21) == {90}
+
+
 @pytest.mark.quick("sqlite")
 def test_explain_says_that_a_shard_is_no_whole_number(make_app, database, locks):
     app = own_table(make_app, database.name, "BIGINT", "DOUBLE PRECISION")
