@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -45,10 +45,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @contextlib.contextmanager
 def tortured(
-    name: str, folder: Path, processes: int, seconds: float, *, least: int = 0, **options: Any
+    name: str,
+    folder: Path,
+    processes: int,
+    seconds: float,
+    *,
+    least: int = 0,
+    topics: Iterable[str] = (),
+    **options: Any,
 ) -> Iterator[tuple[torture.Torture, Verdict]]:
-    """A torture that broke no rule and left nothing, under a seed that is printed. least: faults
-    without which it goes on; options: of `torture.running`."""
+    """A torture that broke no rule and left nothing, under a seed that is printed. least, topics:
+    faults, and topics that were sent, without which it goes on; options: of `torture.running`."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     with contextlib.ExitStack() as stack:
@@ -57,7 +64,7 @@ def tortured(
         except CannotHave as reason:
             pytest.skip(str(reason))
         if least:
-            run.faults_after, run.least_faults = 1.0, least
+            run.faults_after, run.least_faults, run.least_topics = 1.0, least, {*topics}
         verdict = run.run(seconds)
         said = torture.report(run, verdict)
         print(said)

@@ -57,7 +57,7 @@ from proof.crash.scenarios import OBJECTS, SCENARIOS, Scenario, load
 from proof.failover.epochs import Epochs
 from proof.galera.group import Group
 from proof.history import Kind, Outage, Row
-from proof.judge import CHAIN, starts_in_windows
+from proof.judge import CHAIN, JOB_OVER, starts_in_windows
 from proof.oracle import standins
 from proof.oracle.ready import collated
 from proof.pairs.postgresql import PostgreSQLPair
@@ -128,7 +128,9 @@ class Torture:
     def __post_init__(self) -> None:
         self.over = threading.Event()
         self.faults_after = FAULTS_AFTER_SECONDS
-        self.least_faults = 0  # until then it goes on, however slow the machine
+        # Until these are done, or were sent, it goes on, however slow the machine.
+        self.least_faults, self.least_topics = 0, set[str]()
+        self.sent: set[str] = set()  # topics
         self.features = Features(self.trial, self.chance)
         self.can_commit_late = self.trial.app.engine.dialect.name != "sqlite"
         self.lives: list[Consumer] = []
@@ -169,14 +171,17 @@ class Torture:
     def _faults(self, deadline: float) -> None:
         plan = self._plan()
         while (now := time.monotonic()) < deadline or (
-            self.score.kills + self.score.orderly < self.least_faults
-            and now < deadline + PEACE_SECONDS
+            self._lacks_something() and now < deadline + PEACE_SECONDS
         ):
             self.trial.pauses(0.05)
             for i, (act, every, at) in enumerate(plan):
                 if now >= at and act():
                     plan[i] = act, every, now + every * self.chance.uniform(0.5, 1.5)
             self._replace_dead()
+
+    def _lacks_something(self) -> bool:
+        faults = self.score.kills + self.score.orderly
+        return faults < self.least_faults or not self.sent >= self.least_topics
 
     def _plan(self) -> list[tuple[Callable[[], bool], float, float]]:
         scenario = self.scenario
@@ -343,9 +348,12 @@ class Torture:
                     object_id = f"o{chance.randrange(OBJECTS)}"
                     self.trial.send_late(object_id, chance.choice(("plain", *EXACT)), 0.2)
                     self.score.late += 1
-                self.trial.send_many(scenario.sends(chance))
+                messages = scenario.sends(chance)
+                self.trial.send_many(messages)
+                self.sent.update(message[1] for message in messages)
                 if chance.random() < scenario.jobs:
                     self.features.send_job(chance, lambda: load(10, OBJECTS, chance))
+                    self.sent.add(JOB_OVER)
                 for _ in range(scenario.keyed if takes_keys(self.trial.app.tables) else 0):
                     self.features.send_keyed(chance)
             except Exception:  # the server is away: what was sent is not certain, which is noted
