@@ -166,7 +166,9 @@ def other_numbers(
         if len(found) >= most or begins == [None, None]:
             break
         params = dict(zip(("low", "high"), begins, strict=True))
-        row = conn.execute(statement, params).first() or ()
+        row = conn.execute(statement, params).first()
+        if row is None:
+            break
         numbers = [n for value in row if (n := whole_number(value)) is not None and n <= LAST]
         found |= {n for n in numbers if not ended_too or open_in(conn, t, "shard", n)}
         begins = [_behind(value) for value in row]

@@ -171,17 +171,17 @@ class Torture:
     def _faults(self, deadline: float) -> None:
         plan = self._plan()
         while (now := time.monotonic()) < deadline or (
-            self._lacks_something() and now < deadline + PEACE_SECONDS
+            (self._lacks_faults() or not self.sent >= self.least_topics)
+            and now < deadline + PEACE_SECONDS
         ):
             self.trial.pauses(0.05)
             for i, (act, every, at) in enumerate(plan):
-                if now >= at and act():
+                if now >= at and (now < deadline or self._lacks_faults()) and act():
                     plan[i] = act, every, now + every * self.chance.uniform(0.5, 1.5)
             self._replace_dead()
 
-    def _lacks_something(self) -> bool:
-        faults = self.score.kills + self.score.orderly
-        return faults < self.least_faults or not self.sent >= self.least_topics
+    def _lacks_faults(self) -> bool:
+        return self.score.kills + self.score.orderly < self.least_faults
 
     def _plan(self) -> list[tuple[Callable[[], bool], float, float]]:
         scenario = self.scenario
