@@ -9,6 +9,7 @@ process that asks for them: few tests do.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import functools
@@ -136,6 +137,7 @@ def end_with_us() -> IO[bytes]:
     watcher = subprocess.Popen(
         [sys.executable, "-c", ends], stdin=subprocess.PIPE, start_new_session=True
     )
+    atexit.register(watcher.communicate)
     assert watcher.stdin is not None
     return watcher.stdin
 
