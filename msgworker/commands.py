@@ -49,8 +49,8 @@ class Started:
         for option, value in self.given.items():
             if option != "app_ref" and takes(name, option):
                 told += [f"--{option.removesuffix('_file').replace('_', '-')}", value]
-        if rest.startswith((" ".join(told) or APP_EXAMPLE, APP_EXAMPLE)):  # a text of another one
-            told = []
+        if rest.startswith((" ".join(told) or APP_EXAMPLE, APP_EXAMPLE)):
+            told = []  # it has an App already, as a text that another process has stored
         return " ".join(part for part in (self.program, name, *told, rest) if part)
 
 

@@ -123,8 +123,8 @@ def unprivileged(*names: str) -> str | None:
 
 @functools.cache
 def end_with_us() -> IO[bytes]:
-    """Takes a line, process id and folder, for each server of this process. Once this process has
-    ended, however it did, they are killed and their folders removed."""
+    """The input of a process that waits for the end of this one, however it ends: then it kills our
+    servers and removes their folders. It is told of each server by a line: process id, folder."""
     ends = (
         "import os, shutil, signal, sys\n"
         "last = dict(reversed(line.split(' ', 1)) for line in sys.stdin.read().splitlines())\n"

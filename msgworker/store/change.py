@@ -175,11 +175,11 @@ def rerun(conn: Connection, t: Tables, ids: Sequence[int], *, done_too: bool = F
     change = change.ordered_values(*t.tries_last(values))
     before = states(conn, t, ids) if t.on_update else {}
     rerun = conn.execute(change, {"mw_ids": list(ids)}).rowcount
-    wanted = dict.fromkeys(ids, Expected(Status.NEW, 0))
+    expected = dict.fromkeys(ids, Expected(Status.NEW, 0))
     for row in before.values():
         if row.status == Status.FAILED and row.tries == 0:
-            wanted[row.msg_id] = Expected(Status.FAILED, 0)
-    check_written(conn, t, wanted, "the rerun")
+            expected[row.msg_id] = Expected(Status.FAILED, 0)
+    check_written(conn, t, expected, "the rerun")
     controls.drop_requests(conn, t, ids)
     return rerun
 
@@ -239,8 +239,8 @@ def _give_up(conn: Connection, t: Tables, ids: Sequence[int], text: str, prefix:
     change = sa.update(t.message).where(t.among(c.msg_id), open_ones).values(values)
     texts = [{"mw_text": fitting} for fitting in _shorter(t.error_text(text), prefix)]
     params = texts if t.has("last_error") else [{}]
-    wanted = dict.fromkeys(ids, Expected(Status.FAILED, tries))
-    return _first_taken(conn, t, change, params, wanted, "its end")
+    expected = dict.fromkeys(ids, Expected(Status.FAILED, tries))
+    return _first_taken(conn, t, change, params, expected, "its end")
 
 
 def _shorter(text: str, prefix: str) -> Iterator[str | None]:
@@ -276,8 +276,8 @@ def acknowledge(conn: Connection, t: Tables, ids: Sequence[int], *, text: str) -
         {"mw_text": f"{line[: t.max_error - 1]}\n", "mw_room": 0},
         {"mw_text": f"{plain[: t.max_error // 4]}\n", "mw_room": 0},
     ]
-    wanted = dict.fromkeys(ids, Expected(Status.FAILED))
-    return _first_taken(conn, t, change, params, wanted, "it")
+    expected = dict.fromkeys(ids, Expected(Status.FAILED))
+    return _first_taken(conn, t, change, params, expected, "it")
 
 
 def _first_taken(
@@ -285,16 +285,16 @@ def _first_taken(
     t: Tables,
     change: sa.Update,
     params: Sequence[Mapping[str, Any]],
-    wanted: Mapping[int, Expected],
+    expected: Mapping[int, Expected],
     what: str,
 ) -> int:
     """Send an UPDATE of rows with the first of some parameters that the table takes; returns how
-    many it has changed. wanted, what: for `check_written`."""
-    for some in params if wanted else ():
+    many it has changed. expected, what: for `check_written`."""
+    for some in params if expected else ():
         try:
             with conn.begin_nested():
-                done = conn.execute(change, {**some, "mw_ids": list(wanted)}).rowcount
-            check_written(conn, t, wanted, what)
+                done = conn.execute(change, {**some, "mw_ids": list(expected)}).rowcount
+            check_written(conn, t, expected, what)
             return done
         except DBAPIError as error:
             if some is params[-1] or trouble(error) not in OF_A_ROW:

@@ -121,9 +121,9 @@ def _recover(
     )
     change = sa.update(t.message).where(t.among(c.msg_id), *whose)
     change = change.ordered_values(*t.tries_last(values))
-    wanted = _expected(conn, t, mine) if t.on_update else {}
+    expected = _expected(conn, t, mine) if t.on_update else {}
     given_back = conn.execute(change, {"mw_ids": mine}).rowcount
-    check_written(conn, t, wanted, "its recovery")
+    check_written(conn, t, expected, "its recovery")
     crashed = [tries.Failure(i, tries.Kind.CRASH, text) for i in mine]
     tries.keep(conn, t, crashed, instance=by)
     if into is not None:

@@ -250,16 +250,16 @@ class Expected(NamedTuple):
 
 
 def check_written(
-    conn: Connection, t: Tables, wanted: Mapping[int, Expected], what: str = "its outcome"
+    conn: Connection, t: Tables, expected: Mapping[int, Expected], what: str = "its outcome"
 ) -> None:
     """Raise RowKept if a row is there and does not hold what this transaction has just written: the
     count of an UPDATE says what was sent, and a trigger or a rule may have set it back. One more
     statement, on tables that have such ones only."""
-    if t.on_update and (kept := _unlike(conn, t, wanted)):
+    if t.on_update and (kept := _unlike(conn, t, expected)):
         raise RowKept(t, min(kept), what)
 
 
-def _unlike(conn: Connection, t: Tables, wanted: Mapping[int, Expected]) -> list[int]:
+def _unlike(conn: Connection, t: Tables, expected: Mapping[int, Expected]) -> list[int]:
     def is_set(column: ColumnElement[Any] | None) -> ColumnElement[Any]:
         return ZERO if column is None else sa.case((column.is_(None), ZERO), else_=ONE)
 
@@ -271,10 +271,10 @@ def _unlike(conn: Connection, t: Tables, wanted: Mapping[int, Expected]) -> list
         return sa.select(*columns).where(t.among(c.msg_id))
 
     statement, kept = t.built("written", build), list[int]()
-    for portion in t.portions(list(wanted)):
+    for portion in t.portions(list(expected)):
         for row in fetch(conn, statement, {"mw_ids": portion}):
             msg_id, status, tries, times, owned, waits = row
-            want = wanted[msg_id]
+            want = expected[msg_id]
             is_out = status != Status.PROCESSING if want.status is None else status == want.status
             same = (
                 is_out

@@ -7,6 +7,7 @@ import json
 import pickle
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -380,16 +381,21 @@ def test_a_crash_sends_with_the_outcome_or_not_at_all(app, crash):
     assert len(sent(app)) == (crash == "settled")
 
 
-def test_what_the_database_refuses_to_send_fails_the_try_and_no_other_message(app, monkeypatch):
-    """A message that was checked and is refused all the same, by a trigger, say."""
+def refuse_to_send(monkeypatch: Any, refused: Callable[[dict[str, Any]], bool]) -> None:
+    """Let the database refuse what is sent with an outcome, if one of its rows is so."""
     real = settle.send_all
 
-    def refuse(conn: Any, t: Any, messages: Any) -> None:
-        if any(one.row["b_payload"] == '"bad"' for one in messages):
+    def send_all(conn: Any, t: Any, messages: Any) -> None:
+        if any(refused(one.row) for one in messages):
             raise sa.exc.IntegrityError("INSERT", {}, Exception("no"))
         real(conn, t, messages)
 
-    monkeypatch.setattr(settle, "send_all", refuse)
+    monkeypatch.setattr(settle, "send_all", send_all)
+
+
+def test_what_the_database_refuses_to_send_fails_the_try_and_no_other_message(app, monkeypatch):
+    """A message that was checked and is refused all the same, by a trigger, say."""
+    refuse_to_send(monkeypatch, lambda row: row["b_payload"] == '"bad"')
     app.add_handler("t", lambda msg, ctx: ctx.send("next", msg.object_id), max_tries=1)
     send(app, "good", "bad", "better")
     report = app.drain(**NOW)
@@ -505,14 +511,7 @@ def test_on_dead_is_sent_also_where_the_table_refuses_the_text_of_the_error(app,
 
 def test_what_on_dead_sends_may_be_refused_and_the_error_is_kept(app, table, monkeypatch):
     """What is sent is at fault, not the text of the error."""
-    real = settle.send_all
-
-    def refuse(conn: Any, t: Any, messages: Any) -> None:
-        if any(one.row["b_topic"] == "t.dead" for one in messages):
-            raise sa.exc.IntegrityError("INSERT", {}, Exception("no"))
-        real(conn, t, messages)
-
-    monkeypatch.setattr(settle, "send_all", refuse)
+    refuse_to_send(monkeypatch, lambda row: row["b_topic"] == "t.dead")
 
     def handle(msg: Message[Any]) -> None:
         raise Reject("odd")
