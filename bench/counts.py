@@ -7,12 +7,13 @@ TOLERANCE before it counts as worse; what the guard is for, a statement per mess
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.checking import Verdict, judge
 from bench.handlers import create_effects
-from bench.process import Job, run_all
+from bench.process import Counts, Job, Seen, work
 from bench.seeding import RANDOM, Rows, fill
 from msgworker import App
 
@@ -55,7 +56,7 @@ class Counted:
 
 
 def count(url: str, shape: str) -> Counted:
-    """Drain the messages of a shape in one process and count."""
+    """Drain the messages of a shape in this process and count."""
     app, asked = App(url), SHAPES[shape]
     fill(app, [asked.rows])
     create_effects(app.engine)
@@ -67,9 +68,10 @@ def count(url: str, shape: str) -> Counted:
         group=asked.group,
         batch=asked.batch,
     )
-    seen = run_all(job, 1)
-    counts, number = seen[0].counts, asked.rows.count
-    return Counted(counts.statements / number, counts.round_trips / number, judge(seen))
+    seen, number = Seen([], Counts()), asked.rows.count
+    work(job, threading.Barrier(1), seen)
+    counts = seen.counts
+    return Counted(counts.statements / number, counts.round_trips / number, judge([seen]))
 
 
 def recorded() -> Recorded:

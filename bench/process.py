@@ -107,14 +107,15 @@ def run_all(job: Job, processes: int) -> list[Seen]:
 def _child(job: Job, barrier: Any, results: Any) -> None:
     seen = Seen([], Counts())
     try:
-        _work(job, barrier, seen)
+        work(job, barrier, seen)
     except Exception as error:
         barrier.abort()
         seen.error = f"{type(error).__name__}: {error}"
     results.put(seen)
 
 
-def _work(job: Job, barrier: Any, seen: Seen) -> None:
+def work(job: Job, barrier: Any, seen: Seen) -> None:
+    """Do the job in this process, as soon as all are at the barrier; `seen` gets what is seen."""
     app = App(job.url, **dict(job.settings))
     app.add_handler(TOPIC, make_handler(job.handler, seen.log, job.sleep_seconds), **job.options)
     worker = app.worker(threads=job.threads)

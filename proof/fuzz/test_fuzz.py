@@ -19,17 +19,17 @@ LONG_SEED = int(os.environ.get("MSGWORKER_TEST_SEED", "2"))
 
 @pytest.mark.quick("postgresql")
 def test_odd_rows_among_good_ones_harm_themselves_only(database: Any) -> None:
-    found = hunt_rows(database.url, database.name, rows=60, at_once=90, start=SEED)
+    found = hunt_rows(database.url, database.name, rows=20, at_once=30, start=SEED)
     assert not found.faults, str(found)
-    assert found.figures["rows"] >= 60
+    assert found.figures["rows"] >= 20
     assert min(found.figures["done"], found.figures["dead"]) > 0
 
 
 @pytest.mark.quick("mariadb")
 def test_a_table_of_any_types_works_or_is_refused_with_its_mend(database: Any) -> None:
-    found = hunt_tables(database.url, database.name, tables=8, start=SEED)
+    found = hunt_tables(database.url, database.name, tables=3, start=SEED)
     assert not found.faults, str(found)
-    assert found.figures["tables"] == 8
+    assert found.figures["tables"] == 3
     assert found.figures["works"] + found.figures["works, mended"] > 0
 
 

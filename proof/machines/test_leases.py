@@ -27,7 +27,7 @@ from msgworker.coordination import lease as lease_module
 from msgworker.testing import Clock
 from proof.machines.machines import LONG_RUNS, forget_locks, run
 
-RUNS = 200
+RUNS = 40
 TTLS = (1.0, 3.0)
 KEPT = 1.0
 numbers = itertools.count()
@@ -262,4 +262,4 @@ def test_leases_keep_their_rules_in_any_order_of_events_for_long(machine):
 )
 def test_a_broken_centre_is_noticed(machine, broken):
     with pytest.raises(AssertionError):
-        run(machine(broken), RUNS, Phase.generate)
+        run(machine(broken), 10 * RUNS, Phase.generate)

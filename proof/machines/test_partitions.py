@@ -41,7 +41,7 @@ from msgworker.table import tables_for
 from msgworker.testing import Clock
 from proof.machines.machines import LONG_RUNS, forget_locks, run
 
-RUNS = 200
+RUNS = 40
 STEPS = 20
 SHARDS = 4
 TTL = 3.0

@@ -37,7 +37,7 @@ from msgworker.table import Slice
 from msgworker.testing import Clock
 from proof.machines.machines import LONG_RUNS, forget_locks, run
 
-RUNS = 100
+RUNS = 40
 STEPS = 20
 SHARDS = 4
 TTL = 1.5

@@ -326,7 +326,7 @@ def test_a_shard_is_kept_while_a_handler_of_a_lost_id_still_runs(app, locks):
         first = worker.instance_id
         with app.engine.begin() as conn:
             conn.exec_driver_sql("DELETE FROM msgworker_lease WHERE kind = 'instance'")
-        worker.instance.housekeeper.wake()
+        worker.instance.heartbeat.wake()
         until(lambda: worker.instance_id != first, "it goes on under another id")
         heir.step()
         heirs.append(heir.owner)

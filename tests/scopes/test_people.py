@@ -51,8 +51,9 @@ def test_explain_and_doctor_say_when_no_live_member_owns_a_shard(busy):
     with busy.worker(scope=scope, threads=1) as worker:
         worker.start()
         until(lambda: len(scope.view(busy.table)[1]) == 4, "it owns the others")
-        worker.instance.housekeeper.wake()
-        until(lambda: "1 shard is owned by no live member (1)" in told(busy), "doctor says so")
+        worker.instance.heartbeat.wake()
+        beat, says = worker.instance.heartbeat, "1 shard is owned by no live member (1)"
+        until(lambda: beat.wake() or says in told(busy), "doctor says so")
         found = busy.ops.explain(ids[0])
         assert found.reason is Reason.NOBODY_LOOKS
         assert "owns shard 5" in found.text

@@ -152,8 +152,9 @@ class Browser:
     def site(self) -> Any:
         return self.dashboard.site
 
-    def get(self, url: str, code: int = 200, **query: Any) -> Page:
-        return self._page(self.client.get(url, params=query or None), code)
+    def get(self, url: str, *codes: int, **query: Any) -> Page:
+        """codes: what the status may be; 200 if none is given."""
+        return self._page(self.client.get(url, params=query or None), *codes)
 
     def post(self, url: str, code: int = 200, **fields: Any) -> Page:
         """Send a form with these fields; redirects are followed."""
@@ -163,9 +164,9 @@ class Browser:
         """Fill in the form of a page, and send it."""
         return self.post(action, code, **page.form(action) | filled)
 
-    def _page(self, answer: Any, code: int) -> Page:
-        text = answer.text
-        assert answer.status_code == code, f"{answer.url}: {answer.status_code} {text[-1500:]}"
+    def _page(self, answer: Any, *codes: int) -> Page:
+        text, code = answer.text, answer.status_code
+        assert code in (codes or (200,)), f"{answer.url}: {code} {text[-1500:]}"
         is_page = answer.headers.get("content-type", "").startswith("text/html")
         tree = parsed(text) if is_page else Element("", {})
         return Page(answer.status_code, str(answer.url), text, answer.headers, tree)
