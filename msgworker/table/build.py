@@ -89,11 +89,11 @@ class OwnTable:
         """The table beside this message table."""
         return t.own[self.name]
 
-    def made(self, spec: MessageTable, database: Database, metadata: sa.MetaData) -> sa.Table:
+    def made(self, schema: str | None, database: Database, metadata: sa.MetaData) -> sa.Table:
         """The table as our DDL makes it; once for each metadata."""
         options = database.own_table_options()
         columns = self.columns(database)
-        table = sa.Table(self.name, metadata, *columns, schema=spec.schema, **options)
+        table = sa.Table(self.name, metadata, *columns, schema=schema, **options)
         if self.index is not None:
             suffix, on, unique = self.index
             sa.Index(f"{self.name}_{suffix}", *(table.c[name] for name in on), unique=unique)
@@ -482,6 +482,13 @@ def _shared(shape: _Shape) -> Tables:
     return shape.build()
 
 
+@lru_cache(maxsize=16)
+def _own(schema: str | None, database: Database) -> dict[str, sa.Table]:
+    """Our tables of one schema. All shapes of the message table have the same ones beside them."""
+    metadata = sa.MetaData()
+    return {one.name: one.made(schema, database, metadata) for one in OWN}
+
+
 def build_tables(
     spec: MessageTable,
     database: Database,
@@ -498,7 +505,7 @@ def build_tables(
     kind = (present or {}).get(names.get("object_id", ""))
     if made_as == database.key_collation and made_as != getattr(kind, "collation", None):
         facts |= {"key_collation": made_as, "fold": None}
-    own = {one.name: one.made(spec, database, metadata) for one in OWN}
+    own = _own(spec.schema, database)
     tables = indexing(database)(
         spec=spec,
         database=database,

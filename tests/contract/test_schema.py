@@ -28,6 +28,8 @@ def test_create_schema_creates_and_then_finds_all_there(make_app):
 
 
 def test_tables_of_one_shape_are_built_once_for_all_databases_of_a_process(tmp_path):
+    """And those beside them once for all shapes."""
+
     def tables(name: str, *more: str, **rule: int) -> Tables:
         app = App(f"sqlite:///{tmp_path / name}.db", table=MessageTable(**rule))
         app.create_schema()
@@ -48,6 +50,7 @@ def test_tables_of_one_shape_are_built_once_for_all_databases_of_a_process(tmp_p
     ]
     assert others[2].missing == {"msgworker_pause"}
     assert len({id(t) for t in [north, *others]}) == 5
+    assert {id(t.lease) for t in [north, *others]} == {id(north.lease)}
 
 
 def test_create_schema_by_eight_threads_at_once(make_app):
