@@ -65,7 +65,7 @@ def kill_again_and_again(trial: Trial, *, kills: int, items: int) -> None:
 
 @pytest.mark.quick("sqlite")
 def test_a_kill_repeats_no_transactional_item_and_at_most_a_batch(trial: Trial) -> None:
-    kill_again_and_again(trial, kills=1, items=200)
+    kill_again_and_again(trial, kills=1, items=80)
 
 
 @pytest.mark.long

@@ -57,7 +57,7 @@ def test_a_rival_that_locks_the_row_costs_time_and_no_try(trial: Trial) -> None:
     until(lambda: trial.seen(held, Kind.STARTED), "it is in the handler")
     with trial.app.engine.connect() as rival, rival.begin():
         rival.execute(sa.text("UPDATE msgworker_message SET payload = payload"))
-        trial.pauses(3.0)
+        trial.pauses(1.5)
     verdict = finish(trial)
     assert {(row.status, row.error_try_times) for row in verdict.rows.values()} == {(2, 0)}
     assert {verdict.count(n, Kind.STARTED) for n in (held, *others)} == {1}
@@ -183,9 +183,9 @@ def take_rights(trial: Trial) -> Callable[[], None]:
 def test_rights_that_go_away_end_the_run_with_a_clear_error(trial: Trial) -> None:
     """F22, rule I3: read-only, or revoked; nothing is marked failed for it."""
     url = consumer_url(trial.url)
-    trial.send_many([(f"o{i % 10}", ("plain", "exact")[i % 2], {"work": 0.01}) for i in range(300)])
+    trial.send_many([(f"o{i % 10}", ("plain", "exact")[i % 2], {"work": 0.01}) for i in range(90)])
     consumer = trial.spawn(through=url).ready()
-    until(lambda: len(trial.events()) > 30, "work is under way")
+    until(lambda: len(trial.events()) > 10, "work is under way")
     consumer.pause()  # so that it has its sessions until they are ended
     give_back = take_rights(trial)
     consumer.resume()

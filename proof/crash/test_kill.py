@@ -23,7 +23,7 @@ from proof.crash.fleet import Consumer, Trial, Verdict, finish, pid_of
 from proof.history import Kind, Outcome
 from tests.support.waiting import until
 
-ROUNDS = 3
+ROUNDS = 2
 HEIR_SECONDS = 60.0
 pytestmark = pytest.mark.ahead
 
@@ -97,7 +97,7 @@ def test_kill_under_load_is_recovered_in_time(trial: Trial) -> None:
     """F1: killed at random moments, again and again, with messages in flight."""
     chance = random.Random()
     messages: list[Any] = [
-        (f"o{i % 40}", ("plain", "exact")[i % 2], {"work": 0.01}) for i in range(300)
+        (f"o{i % 40}", ("plain", "exact")[i % 2], {"work": 0.01}) for i in range(150)
     ]
     numbers = trial.send_many(messages)
     stays = trial.spawn().ready()
@@ -264,7 +264,7 @@ def test_poison_dies_after_three_starts_and_takes_nobody_along(trial: Trial, how
     poison = trial.send("p", crash=how, crashes=99)
     behind = trial.send("p")
     innocents = trial.send_many(
-        [(f"o{i % 12}", ("plain", "exact")[i % 2], {"work": 0.01}) for i in range(120)]
+        [(f"o{i % 12}", ("plain", "exact")[i % 2], {"work": 0.01}) for i in range(40)]
     )
     lives = 0
     consumer = trial.spawn(threads=4)

@@ -20,7 +20,7 @@ from proof.judge import JOB_OVER, ON_DONE, SENT_BY
 from tests.plugin import NAMES, Database
 from tests.support.cutting import Cutter
 
-SECONDS = 7.0
+SECONDS = 4.0
 PROCESSES = 4
 ALL = replace(SCENARIOS["everything"], kill=0.8, crash=2.0)  # one crash at least
 LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("oracle-mariadb", "partitions")]
@@ -42,7 +42,7 @@ def test_torture_breaks_no_rule(name: str, tmp_path: Path) -> None:
         assert run.score.crashes > 0 or name == "sqlite"
 
 
-@pytest.mark.quick("sqlite-limits|postgresql-ticks")
+@pytest.mark.quick("sqlite-limits")
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("name", ["batches", "limits", "ticks"])
 def test_kills_alone_break_no_rule(name: str, database: Database, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from msgworker import App
 from tests.support.browsing import Browser, Page
 from tests.support.ops import DONE, FAILED, NEW, put
 from tests.support.pages import PLAIN, dangerous, fill, looked, paths
+from tests.support.web import one_loop
 
 ROWS = 20
 """Values of an example: each is a message, and the first stands in every field of all tables."""
@@ -72,7 +73,9 @@ def _look(app: App, browser: Browser, rows: list[tuple[str, str, Any]]) -> dict[
     asked = paths(rows[0][0][:100], ids)
     for text, query, payload in rows:
         asked += _paths(_put(app, text, payload), text, query)
-    pages = {path: looked(browser, path) for path in asked}
+    browser.site.forget(steady=True)
+    with one_loop(browser.client):
+        pages = {path: looked(browser, path) for path in asked}
     bad = {path: found for path, page in pages.items() if (found := dangerous(page))}
     assert not bad
     return pages

@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 import sqlalchemy as sa
+from anyio.from_thread import start_blocking_portal
 from starlette.testclient import TestClient
 
 from msgworker import App
@@ -46,6 +47,15 @@ class Browser(TestClient):
 
     def log_in(self, token: str = TOKEN) -> Any:
         return self.submit("/login", {"token": token}, page="/login")
+
+
+@contextmanager
+def one_loop(client: TestClient) -> Iterator[None]:
+    """Within it all requests are made on one event loop, as a server's are, and so they share what
+    the dashboard keeps for some seconds; else each has a loop of its own, and reads all anew."""
+    with start_blocking_portal() as client.portal:
+        yield
+    client.portal = None
 
 
 def browse(app: App, **options: Any) -> Browser:

@@ -19,7 +19,7 @@ from msgworker.web import application
 from tests.support.programs import LOOKS
 from tests.support.rows import send
 from tests.support.spans import Spans, recorded
-from tests.support.web import HERE, Browser, Page
+from tests.support.web import HERE, Browser, Page, one_loop
 
 CANARY = "hunter2canary"
 CARD = "4111canary"
@@ -32,7 +32,7 @@ SETTINGS = {
     "MSGWORKER_WEB_KEY": CANARY * 4,
 }
 COMMANDS = (*LOOKS, *(f"{look} --json" for look in LOOKS), "show 2")
-SAME = 3
+SAME = 1
 """How many pages that differ by their values only are looked at."""
 
 
@@ -121,11 +121,12 @@ def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
 
 
 @pytest.fixture
-def client(scene: Scene) -> Browser:
+def client(scene: Scene) -> Iterator[Browser]:
     """One who has logged in."""
     found = Browser(scene.dashboard)
     assert found.log_in(TOKEN).status_code == 303
-    return found
+    with one_loop(found):
+        yield found
 
 
 def assert_without_secrets(found: Any, path: str) -> None:

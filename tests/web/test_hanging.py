@@ -25,14 +25,15 @@ LIMIT = 1.0
 
 
 @pytest.fixture
-def proxy(postgresql: Any) -> Proxy:
+def proxy(postgresql: Any, monkeypatch: pytest.MonkeyPatch) -> Proxy:
+    monkeypatch.setattr(threads, "LOOK_SECONDS", 0.1)
     return Proxy.before(postgresql.url)
 
 
 @pytest.fixture
 def hanging(postgresql: Any, proxy: Proxy) -> Iterator[Any]:
     """A dashboard whose database can be let hang, with connections in its pool."""
-    app = App(proxy.url_of(postgresql.url))
+    app = App(f"{proxy.url_of(postgresql.url)}?connect_timeout=2")
     app.create_schema()
     served = dashboard(app, deadline=LIMIT)
     yield served
