@@ -998,7 +998,7 @@ def sent_early(events: list[Event], dice: random.Random) -> list[float]:
     return sent
 
 
-CHECKED = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+CHECKED = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @CHECKED

@@ -267,7 +267,7 @@ def upgrade():
 """
 
 
-@pytest.mark.quick("postgresql-one transaction|mariadb-one each")
+@pytest.mark.quick("postgresql-one transaction-6|mariadb-one each-1")
 @pytest.mark.parametrize("version", [1, 6])
 @pytest.mark.parametrize("how", ["one transaction", "one each"])
 def test_a_revision_upgrades_the_tables_of_an_earlier_version(database, migrations, version, how):

@@ -115,6 +115,7 @@ class _Server(ThreadingHTTPServer):
     are those of clients who send or read slowly, since a scrape takes a moment."""
 
     daemon_threads = True
+    request_queue_size = 2 * MOST_SCRAPES  # behind it, a client is let in a second or more later
 
     def __init__(self, address: tuple[str, int], handler: Any) -> None:
         self._open: dict[socket.socket, None] = {}

@@ -43,7 +43,7 @@ ACTS: dict[str, Callable[[App], object]] = {
 @pytest.mark.parametrize(
     "act",
     [
-        pytest.param(act, id=name, marks=[] if name in ("tables", "drain") else [pytest.mark.long])
+        pytest.param(act, id=name, marks=[] if name == "tables" else [pytest.mark.long])
         for name, act in ACTS.items()
     ],
 )

@@ -18,6 +18,7 @@ from tests.servers import VARIABLES, CannotHave, PgBouncer
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 def test_the_core_of_the_contract_holds_through_a_pooler(servers: Any) -> None:
     try:
         url = servers.url("postgresql")

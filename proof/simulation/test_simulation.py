@@ -92,6 +92,7 @@ def test_a_subscriber_that_fails_is_told_unless_its_process_is_gone(
     assert not caplog.records
 
 
+@pytest.mark.quick("mixed|limits")
 @pytest.mark.parametrize("name", ["mixed", "answers", "ticks", "keys", "limits"])
 def test_seed_replays_exactly(name: str) -> None:
     world = world_for(CONFIGS[name])

@@ -68,6 +68,7 @@ def run_by_the_database(url: URL, script: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.quick("sqlite")
 def test_db_upgrade_makes_the_schema_of_today_from_one_that_was_kept(db: Db, database: Any) -> None:
     kept.restore(database.engine(), 4)
     before = kept.rows(database.engine())
@@ -115,6 +116,7 @@ def test_what_db_upgrade_prints_as_sql_leads_to_the_same_schema(
     assert kept.shape(database.engine()) == kept.shape_made_anew(database.engine())
 
 
+@pytest.mark.quick("sqlite")
 def test_a_dry_run_of_db_upgrade_tells_the_steps_and_changes_nothing(db: Db, database: Any) -> None:
     kept.restore(database.engine(), 8)
     before = kept.shape(database.engine()), kept.rows(database.engine())
@@ -134,6 +136,7 @@ def test_a_dry_run_of_db_upgrade_tells_the_steps_and_changes_nothing(db: Db, dat
     assert (kept.shape(database.engine()), kept.rows(database.engine())) == before
 
 
+@pytest.mark.quick("sqlite")
 def test_a_command_on_tables_that_are_too_old_ends_with_4_until_they_are_upgraded(
     db: Db, cli: Cli, database: Any
 ) -> None:
@@ -167,6 +170,7 @@ def test_a_schema_of_a_later_package_that_excludes_this_one_ends_db_with_4(
         assert f"is version {NEWEST + 2}, on which only code of version {NEWEST + 1}" in done.stderr
 
 
+@pytest.mark.quick("sqlite")
 def test_db_upgrade_leaves_a_message_table_of_yours_and_ends_with_4(
     cli: Cli, folder: Path, database: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -331,15 +331,17 @@ def test_a_job_is_paused_and_resumed(crm: Cli, folder: Path) -> None:
     assert "has completed" in done.stderr
 
 
-def test_a_drain_of_a_job(crm: Cli, folder: Path) -> None:
+@pytest.mark.quick("1")
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_drain_of_a_job(crm: Cli, folder: Path, processes: str) -> None:
     one, other = opened(folder), opened(folder)
     done = crm("drain", "crm:app", "--job", str(other), "--linger", "0", "--quiet")
     assert done.exit_code == 6
     assert "done=0 failed=0 retried=0 released=0 left=3 (behind other jobs: 3)" in done.stdout
     done = crm("drain", "crm:app", "--job", str(one), "--linger", "0", "--quiet")
     assert "done=3 failed=0 retried=0 released=0 left=0 in" in done.stdout
-    two = ("--processes", "2", "--linger", "0", "--quiet", "--json")
-    told = json.loads(crm("drain", "crm:app", "--job", str(other), *two).stdout)
+    how = ("--processes", processes, "--linger", "0", "--quiet", "--json")
+    told = json.loads(crm("drain", "crm:app", "--job", str(other), *how).stdout)
     assert (told["done"], told["left"]) == (3, 0)
     for args, says in (
         (("--job", "x"), "whole number"),
@@ -351,19 +353,20 @@ def test_a_drain_of_a_job(crm: Cli, folder: Path) -> None:
         assert says in done.stderr
 
 
-def test_a_drain_of_a_job_that_waits_for_dead_messages_ends_with_1(crm: Cli, folder: Path) -> None:
+@pytest.mark.quick("1")
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_drain_of_a_job_that_waits_for_dead_messages_ends_with_1(
+    crm: Cli, folder: Path, processes: str
+) -> None:
     job = str(opened(folder))
     ended(folder, -1)
     args = ("drain", "crm:app", "--job", job, "--linger", "0", "--quiet")
     sql(folder, "UPDATE msgworker_job SET on_dead = 'wait'")
-    for more in ((), ("--processes", "2")):
-        done = crm(*args, *more)
-        assert done.exit_code == 1
-        assert (
-            f"job {job} waits for 3 dead messages: `msgworker rerun crm:app --job {job}`"
-            in done.stderr
-        )
-        assert "left=0 (its job waits for dead ones: 3) in" in done.stdout
+    done = crm(*args, "--processes", processes)
+    assert done.exit_code == 1
+    says = f"job {job} waits for 3 dead messages: `msgworker rerun crm:app --job {job}`"
+    assert says in done.stderr
+    assert "left=0 (its job waits for dead ones: 3) in" in done.stdout
     told = json.loads(crm(*args, "--json").stdout)
     assert (told["left"], told["dead_awaited"], told["exit_code"]) == (0, 3, 1)
     give_up = ("--status", "dead", "--reason", "paid by hand", "--yes")

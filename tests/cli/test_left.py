@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from msgworker import App
-from tests.cli.conftest import app, start
-from tests.support.programs import AT, Cli, Program, fill, sql
+from tests.support.programs import AT, Cli, fill, sql
 
-__all__ = ["app", "start"]  # fixtures
 FAILS = """
 from tenacity.wait import wait_fixed
 
@@ -37,17 +34,16 @@ def leave(app: App, folder: Path) -> None:
 @pytest.mark.quick("1")
 @pytest.mark.parametrize("processes", [1, 2])
 def test_work_that_nobody_does_is_said_given_back_and_done(
-    app: App, cli: Cli, folder: Path, start: Callable[..., Program], processes: int
+    app: App, cli: Cli, folder: Path, processes: int
 ) -> None:
     leave(app, folder)
-    child = start("drain", "crm:app", "--processes", processes, "--linger", 0)
-    out, log = child.communicate(timeout=60)
-    assert out.startswith("done=1 failed=0 retried=0 released=0 left=180 (held by nobody: 180) in ")
-    assert child.returncode == 1
-    said = [
-        line for line in log.splitlines() if "180 messages left that no instance handles" in line
-    ]
-    assert len(said) == 1, log
+    drain = ("drain", "crm:app", "--processes", processes, "--linger", 0)
+    done = cli(*drain)
+    left = "done=1 failed=0 retried=0 released=0 left=180 (held by nobody: 180) in "
+    assert (done.exit_code, done.stdout.startswith(left)) == (1, True), done.stdout
+    lines = done.stderr.splitlines()
+    said = [line for line in lines if "180 messages left that no instance handles" in line]
+    assert len(said) == 1, done.stderr
     assert "msgworker release crm:app --nobody --older-than 1h" in said[0]
 
     assert "30 messages at 1 without an owner" in cli("doctor", *AT).stdout
@@ -56,44 +52,39 @@ def test_work_that_nobody_does_is_said_given_back_and_done(
     given = cli("release", "--nobody", "--older-than", "1h", "--yes", *AT)
     assert (given.exit_code, given.stdout) == (0, "released 30\n"), given.stderr
 
-    child = start("drain", "crm:app", "--processes", processes, "--linger", 0, "--json")
-    out, log = child.communicate(timeout=60)
-    report = json.loads(out)
+    done = cli(*drain, "--json")
+    report = json.loads(done.stdout)
     assert (report["done"], report["left"], report["left_by"]) == (180, 0, {})
-    assert (child.returncode, report["exit_code"]) == (0, 0), log
+    assert (done.exit_code, report["exit_code"]) == (0, 0), done.stderr
 
 
 @pytest.mark.quick("1")
 @pytest.mark.parametrize("processes", [1, 2])
 def test_messages_that_wait_for_their_retry_end_a_drain_with_6(
-    app: App, folder: Path, start: Callable[..., Program], processes: int
+    app: App, cli: Cli, folder: Path, processes: int
 ) -> None:
     with (folder / "crm.py").open("a") as file:
         file.write(FAILS)
     fill(app, 3)
     with app.engine.begin() as conn:
         app.send(conn, "fails", object_id="X")
-    child = start("drain", "crm:app", "--processes", processes, "--linger", 0, "--json")
-    out, log = child.communicate(timeout=60)
-    report = json.loads(out)
+    done = cli("drain", "crm:app", "--processes", processes, "--linger", 0, "--json")
+    report = json.loads(done.stdout)
     assert (report["done"], report["retried"], report["left"], report["waiting"]) == (3, 1, 1, 1)
     assert (report["left_by"], report["exit_code"]) == ({"retry": 1}, 6)
     assert 3000 < report["next_seconds"] <= 3600
-    assert child.returncode == 6
-    assert log.count("1 message left waiting for a retry") == 1, log
+    assert done.exit_code == 6
+    assert done.stderr.count("1 message left waiting for a retry") == 1, done.stderr
 
 
-def test_a_retry_within_the_retry_linger_is_waited_for(
-    app: App, folder: Path, start: Callable[..., Program]
-) -> None:
+def test_a_retry_within_the_retry_linger_is_waited_for(app: App, cli: Cli, folder: Path) -> None:
     soon = FAILS.replace("3600", "0.2")
     (folder / "crm.py").write_text((folder / "crm.py").read_text() + soon)
     with app.engine.begin() as conn:
         app.send(conn, "fails", object_id="X")
-    child = start("drain", "crm:app", "--linger", 0, "--retry-linger", "30s")
-    out, _ = child.communicate(timeout=60)
-    assert out.startswith("done=0 failed=1 retried=2 released=0 left=0 in ")
-    assert child.returncode == 1
+    done = cli("drain", "crm:app", "--linger", 0, "--retry-linger", "30s")
+    assert done.stdout.startswith("done=0 failed=1 retried=2 released=0 left=0 in ")
+    assert done.exit_code == 1
 
 
 def test_release_of_nobody_s_asks_even_for_one(crm: Cli, folder: Path) -> None:

@@ -109,6 +109,7 @@ def test_children_leave_the_port_to_their_parent_wherever_it_is_set(
     assert "already in use" not in child.communicate(timeout=60)[1]
 
 
+@pytest.mark.quick("1")
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_drain_writes_its_metrics_to_a_file(
     app: App, crm: Cli, tmp_path: Path, processes: int

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import pty
+import shutil
 import struct
 import subprocess
 import sys
@@ -47,9 +48,19 @@ def batch(msg, ctx):
 
 
 @pytest.fixture
-def filled(cli: Cli, folder: Path) -> Cli:
-    """A database with a dead message, 1, a failed fan-out, 2, and waiting ones."""
+def filled(cli: Cli, folder: Path, scratch: Path) -> Cli:
+    """A database with a dead message, 1, a failed fan-out, 2, and waiting ones; it is made once."""
     (folder / "narrow.py").write_text(NARROW)
+    kept = scratch / "narrow.db"
+    if not kept.exists():
+        fill(cli)
+        sql(folder, "PRAGMA wal_checkpoint(TRUNCATE)")
+        shutil.copyfile(folder / "crm.db", kept)
+    shutil.copyfile(kept, folder / "crm.db")
+    return cli
+
+
+def fill(cli: Cli) -> None:
     assert cli("init-db", "--app", "narrow:app").exit_code == 0
     for topic, whose in (("customer.settle.monthly", "C-00000000000000001-of-the-north"),):
         payload = json.dumps({"text": LONG, "list": [1, 2]})
@@ -62,7 +73,6 @@ def filled(cli: Cli, folder: Path) -> Cli:
     reason = "the ledger of the month was loaded by hand after the import had failed"
     discarded = cli("discard", "3", "--reason", reason, "--actor", "anna", "--app", "narrow:app")
     assert discarded.exit_code == 0, discarded.stderr
-    return cli
 
 
 @pytest.fixture

@@ -199,12 +199,14 @@ def test_the_app_as_an_argument_is_the_app_as_an_option(
         assert [word for word in found if word not in ("--app", "--app=crm:app", "crm:app")] == [
             word for word in rest if word != "crm:app"
         ]
+    for way in (ways[0], ways[-1]):
         done = crm(command, *way)
         assert done.exit_code in (0, REFUSED.get(command, 5)), done.stderr
     without = crm(command, *rest)
     assert without.exit_code == (0 if command in ("ddl", "config") else 2)
-    assert f"Usage: msgworker {command} [OPTIONS] " in crm(command, "--help").stdout
-    assert "PKG.MODULE:APP" in crm(command, "--help").stdout.splitlines()[0]
+    usage = crm(command, "--help").stdout.splitlines()[0]
+    assert usage.startswith(f"Usage: msgworker {command} [OPTIONS] ")
+    assert "PKG.MODULE:APP" in usage
 
 
 @pytest.mark.parametrize(

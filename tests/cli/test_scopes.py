@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import zlib
 
 import pytest
+
+from tests.support.programs import fill
 
 SCOPE = """
 url = "sqlite:///crm.db"
@@ -17,13 +18,9 @@ on_outage = "unscoped"
 
 
 @pytest.fixture
-def sent(cli, folder):
+def sent(app):
     """Six messages in crm.db."""
-    assert cli("init-db", "--app", "crm:app").exit_code == 0
-    for i in range(6):
-        sent = cli("send", "settle", "--object-id", f"C-{i}", "--payload", "{}", "--app", "crm:app")
-        assert sent.exit_code == 0
-    return [zlib.crc32(f"C-{i}".encode()) % 64 for i in range(6)]
+    fill(app, 6)
 
 
 @pytest.mark.parametrize("scope", ["everywhere", "partitions:8", "partitions"])
@@ -53,18 +50,18 @@ def test_a_scope_may_stand_in_a_table_of_the_file(cli, sent, folder):
         ("segments", "needs [scope] segments"),
     ],
 )
-def test_a_scope_that_cannot_be_is_refused_before_anything_is_done(cli, sent, scope, says):
-    done = cli("drain", "crm:app", "--scope", scope)
+def test_a_scope_that_cannot_be_is_refused_before_anything_is_done(crm, scope, says):
+    done = crm("drain", "crm:app", "--scope", scope)
     assert done.exit_code == 2
     assert says in done.stderr
 
 
 @pytest.mark.parametrize("given", ["[" * 3_000, "{", "[1]"])
 def test_segments_of_the_environment_that_cannot_be_read_are_a_wrong_setting(
-    cli, sent, monkeypatch, given
+    crm, monkeypatch, given
 ):
     monkeypatch.setenv("MSGWORKER_SEGMENTS", given)
-    done = cli("status", "crm:app")
+    done = crm("status", "crm:app")
     assert done.exit_code == 2
     assert "MSGWORKER_SEGMENTS must" in done.stderr
 
@@ -78,7 +75,7 @@ def test_deal_gives_flags_and_an_instance_drains_its_own(cli, sent):
         assert json.loads(done.stdout)["done"] == 3
 
 
-def test_partitions_shows_who_has_each_shard_and_who_is_to_have_it(cli, sent, folder):
+def test_partitions_shows_who_has_each_shard_and_who_is_to_have_it(cli, crm):
     from msgworker.coordination import DatabaseLocks
 
     empty = cli("partitions", "--app", "crm:app", "--scope", "partitions:2")

@@ -184,7 +184,7 @@ def test_a_second_signal_within_two_seconds_is_the_same_stop(
     assert counted(app) == {(0, 0)}
 
 
-@pytest.mark.quick("mariadb-2")
+@pytest.mark.quick("mariadb-1")
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_signal_after_two_seconds_stops_at_once_and_gives_back_what_has_not_started(
     app: App, start: Start, folder: Path, processes: int

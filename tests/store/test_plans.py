@@ -35,7 +35,7 @@ from tests.support.plans import plan_of
 from tests.support.rows import Table, send
 from tests.support.store import Store
 
-FINISHED, WAITING, OBJECTS = 20_000, 5_000, 500
+FINISHED, WAITING, OBJECTS = 10_000, 2_500, 250
 
 
 class Statistics(enum.StrEnum):
@@ -53,7 +53,7 @@ def large(request: pytest.FixtureRequest, app: App) -> Store:
 
 
 def filled(app: App, known: Statistics = Statistics.ALL) -> Store:
-    """20,000 finished rows and 5,000 waiting ones of 500 objects."""
+    """10,000 finished rows and 2,500 waiting ones of 250 objects."""
     store = Store(app)
     with app.engine.begin() as conn:
         name, table = app.engine.dialect.name, store.t.message.name
