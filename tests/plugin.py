@@ -29,7 +29,14 @@ from tests.quick import has_time, long_ones, todays
 from tests.ready import Ready, ReadyFile
 from tests.scratch import keep_in_memory
 from tests.servers import VARIABLES, CannotHave, Fleet, session
-from tests.support.apps import app, blocking_app, make_app, sqlite_app, table  # noqa: F401 - fixtures
+from tests.support.apps import (  # noqa: F401 - fixtures
+    app,
+    app_with,
+    blocking_app,
+    make_app,
+    sqlite_app,
+    table,
+)
 from tests.tools import NEEDS, is_needed
 
 NAMES = ["sqlite", "postgresql", "mariadb"]

@@ -435,6 +435,7 @@ def test_an_error_beside_a_fan_out_in_a_thread_is_the_one_of_the_handler(app, ta
     assert "of the handler" in table.one("last_error")
 
 
+@pytest.mark.quick("sqlite")
 @pytest.mark.parametrize("begun", [True, False], ids=["in handlers", "before they begin"])
 def test_a_loop_that_is_closed_stops_the_worker_and_counts_no_try(app, table, begun):
     started = threading.Event()
@@ -659,6 +660,9 @@ def test_an_async_handler_that_only_sends_is_not_done_without_what_it_sends(
     assert len(table.rows("msg_id")) == 1
 
 
+@pytest.mark.quick(
+    "one-sqlite|raises-batch-postgresql|(timeout|claim)-batch-mariadb|claim-one-postgresql"
+)
 @WITH_DRIVER
 @pytest.mark.requires("row_locks", of="loses its claim")
 @pytest.mark.parametrize("options", [{}, {"batch": 5}], ids=["one", "batch"])
@@ -669,7 +673,9 @@ def test_what_a_transactional_async_handler_wrote_is_gone_where_it_is_not_done(
     async def main() -> None:
         async with crm(app, make_app) as (own, ledger, engine):
 
-            @own.handler("one", transactional=True, timeout=1, **options)
+            @own.handler(
+                "one", transactional=True, timeout=0.2 if how == "timeout" else 60, **options
+            )
             async def one(msg: Any, ctx: AsyncContext) -> Any:
                 await ctx.connection.execute(ledger.insert().values(n=1))
                 ctx.send("next", **({"of": msg[0]} if options else {}))

@@ -35,7 +35,7 @@ NAMES = [
 ]
 
 
-@pytest.mark.quick("sqlite-select|postgresql-quo|mariadb-back")
+@pytest.mark.quick("sqlite-select|postgresql-quo|mariadb-back.t")
 @pytest.mark.parametrize("name", NAMES)
 def test_odd_table_names_are_one_identifier(make_app, name):
     app = make_app(table=MessageTable(name))
@@ -49,7 +49,7 @@ def test_odd_table_names_are_one_identifier(make_app, name):
     assert [c.count for c in app.ops.counts()] == [6]
 
 
-@pytest.mark.quick("sqlite-per%cent|postgresql-(quo|que)|mariadb-(msg|co:)")
+@pytest.mark.quick("sqlite-(per%cent|co:)|postgresql-que|mariadb-msg")
 @pytest.mark.requires("quotes_in_names", of='we"ird')
 @pytest.mark.parametrize(
     "name", [*NAMES, "ids", "me", "error", "mark", "rows", "at", "after", "seen"]
@@ -143,6 +143,7 @@ def test_columns_may_be_named_like_anything_else(make_app):
     assert app.ops.rerun([2], reason="r") == 1
 
 
+@pytest.mark.quick("a$")
 @pytest.mark.parametrize("name", ["客" * 21, "客" * 18 + "a"])
 def test_a_long_table_name_of_many_bytes_can_be_notified(postgresql, name):
     app = App(postgresql.url, table=MessageTable(name), notify=True)
@@ -216,6 +217,7 @@ def _peak(look: Callable[[], Any]) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.quick("postgresql")
 def test_a_look_reads_the_beginning_of_very_long_names_only(long_names):
     ops = long_names.ops
     first = ops.find(limit=1)[0]
@@ -249,6 +251,7 @@ def test_a_look_reads_the_beginning_of_very_long_names_only(long_names):
     assert {name: size for name, size in read.items() if size > MOST_READ} == {}
 
 
+@pytest.mark.quick("mariadb")
 def test_an_act_on_messages_of_an_owner_with_a_long_name_is_recorded(long_names):
     owner = "foreign consumer " * 8
     with long_names.engine.begin() as conn:

@@ -119,14 +119,12 @@ def every_look(app: App, msg_id: int) -> dict[str, Any]:
     indirect=["database"],
 )
 def test_an_odd_value_harms_its_own_message_only(app, database, odd, taken, capsys):
-    before = every_look(app, 1)
-    assert before["show"] is None
-    good = send(app, *(f"o{i % 5}" for i in range(20)))
+    good = send(app, *(f"o{i % 5}" for i in range(10)))
     put(app, **{odd.column: odd.value})
     bad = good[-1] + 1
-    behind = send(app, *(["bad"] * 2), *(f"o{i % 5}" for i in range(20)))
+    behind = send(app, *(["bad"] * 2), *(f"o{i % 5}" for i in range(10)))
     found = every_look(app, bad)  # before it is changed
-    assert len(found["list"]) == 43
+    assert len(found["list"]) == 23
     waits = odd.becomes == STAYS and odd.column == "available_at"
     report = drain(app, taken)
     assert_all_others_ran(taken, good + (behind[2:] if waits else behind))
@@ -370,29 +368,27 @@ THEIRS = (
 )
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"at": datetime(1969, 7, 20, tzinfo=UTC)},
-        {"at": datetime(1970, 1, 1, 0, 0, 0, tzinfo=UTC)},
-        {"at": datetime(2107, 1, 1, tzinfo=UTC)},
-        {"at": datetime(9999, 12, 31, tzinfo=UTC)},
-        {"delay": timedelta(days=90 * 366)},
-    ],
-    ids=str,
-)
-def test_an_instant_that_a_column_of_theirs_cannot_hold_is_refused_at_the_call(mariadb, options):
+def test_an_instant_that_a_column_of_theirs_cannot_hold_is_refused_at_the_call(mariadb, subtests):
     """A TIMESTAMP of MariaDB and MySQL; reliability 84: the clock is the database's."""
     with mariadb.engine().begin() as conn:
         conn.exec_driver_sql(THEIRS.format(count="AUTO_INCREMENT", kind="TIMESTAMP"))
     app = App(mariadb.url, table=MessageTable("theirs"))
     app.create_schema()
     words = r"1970-01-02 to (2038|2106)-.*column available_at \(TIMESTAMP\)"
+    odd: tuple[dict[str, Any], ...] = (
+        {"at": datetime(1969, 7, 20, tzinfo=UTC)},
+        {"at": datetime(1970, 1, 1, 0, 0, 0, tzinfo=UTC)},
+        {"at": datetime(2107, 1, 1, tzinfo=UTC)},
+        {"at": datetime(9999, 12, 31, tzinfo=UTC)},
+        {"delay": timedelta(days=90 * 366)},
+    )
     with app.engine.begin() as conn:
-        with pytest.raises(ConfigError, match=words):
-            app.send(conn, "t", **options)
-        with pytest.raises(ConfigError, match=words):
-            app.send_many(conn, "t", [(None, "x")], **options)
+        for options in odd:
+            with subtests.test(options=options):
+                with pytest.raises(ConfigError, match=words):
+                    app.send(conn, "t", **options)
+                with pytest.raises(ConfigError, match=words):
+                    app.send_many(conn, "t", [(None, "x")], **options)
         app.send(conn, "t", at=datetime(2038, 1, 17, tzinfo=UTC))
         app.send(conn, "t", at=datetime(1970, 1, 3, tzinfo=UTC))
     assert len(app.ops.find()) == 2

@@ -34,7 +34,7 @@ def test_an_autocommit_engine_has_transactions_all_the_same(database, make_app):
     assert table.rows("topic", "status") == [("t", -1)]
 
 
-@pytest.mark.quick("postgresql")
+@pytest.mark.quick("postgresql-SERIAL")
 @pytest.mark.requires("isolation_of_an_engine")
 @pytest.mark.parametrize("level", ["SERIALIZABLE", "READ UNCOMMITTED"])
 def test_the_engine_s_isolation_level_is_not_ours(database, make_app, level):
@@ -59,6 +59,7 @@ def test_the_server_s_default_isolation_level_is_not_ours(postgresql):
         assert conn.scalar(sa.text("SHOW transaction_isolation")) == "read committed"
 
 
+@pytest.mark.quick("German")
 @pytest.mark.parametrize("style", ["SQL, DMY", "German", "Postgres, MDY"])
 def test_any_style_of_dates_of_a_login_will_do(postgresql, style):
     label = sa.make_url(postgresql.url).database
@@ -78,6 +79,7 @@ def test_any_style_of_dates_of_a_login_will_do(postgresql, style):
         app.engine.dispose()
 
 
+@pytest.mark.quick("New_York")
 @pytest.mark.requires("startup_options")
 @pytest.mark.parametrize("zone", ["America/New_York", "Asia/Kathmandu"])
 def test_instants_mean_the_same_in_any_time_zone_of_a_session(postgresql, mariadb, zone):
@@ -104,10 +106,10 @@ def test_instants_mean_the_same_in_any_time_zone_of_a_session(postgresql, mariad
         app.engine.dispose()
 
 
+@pytest.mark.quick("postgresql-2106")
 @pytest.mark.requires("own_clock")
-@pytest.mark.quick("postgresql")
 @pytest.mark.parametrize("year", [1970, 2106])
-def test_the_clock_of_the_host_may_be_wrong_by_decades(database, make_app, monkeypatch, year):
+def test_the_clock_of_the_host_may_be_wrong_by_decades(database, app_with, monkeypatch, year):
     """84: instants are the database's; doctor says how far the clocks are apart."""
     wrong = datetime(year, 1, 2, tzinfo=UTC)
 
@@ -118,8 +120,7 @@ def test_the_clock_of_the_host_may_be_wrong_by_decades(database, make_app, monke
 
     monkeypatch.setattr("time.time", wrong.timestamp)
     monkeypatch.setattr("msgworker.doctor.server.datetime", Clock)
-    app = make_app(backoff_seconds=0)
-    app.create_schema()
+    app = app_with(backoff_seconds=0)
     tried = []
 
     @app.handler("t")
@@ -138,9 +139,9 @@ def test_the_clock_of_the_host_may_be_wrong_by_decades(database, make_app, monke
     assert (clock.severity, way in clock.text) == ("advised", True)
 
 
-@pytest.mark.parametrize("setting", ["completion_type='RELEASE'", "sql_select_limit=1"])
-def test_settings_of_a_server_that_cut_sessions_or_answers_do_no_harm(mariadb, setting):
-    url = sa.make_url(mariadb.url).update_query_dict({"init_command": f"SET {setting}"})
+def test_settings_of_a_server_that_cut_sessions_or_answers_do_no_harm(mariadb):
+    settings = "SET completion_type='RELEASE', sql_select_limit=1"
+    url = sa.make_url(mariadb.url).update_query_dict({"init_command": settings})
     app = App(url.render_as_string(hide_password=False))
     app.create_schema()
     app.handler("t")(lambda msg: None)
@@ -157,7 +158,7 @@ def test_a_worker_and_looks_go_on_when_the_type_of_a_column_has_changed(postgres
     table = Table(app)
     with app.worker(threads=2) as worker:
         worker.start()
-        for round_ in range(15):  # psycopg prepares a statement that it is sent for the sixth time
+        for round_ in range(10):  # psycopg prepares a statement that it is sent for the sixth time
             send(app, *(f"o{n}" for n in range(4)))
             until(lambda most=4 * (round_ + 1): table.statuses == [2] * most, "all is done")
             app.ops.find(limit=1)

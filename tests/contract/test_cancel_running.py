@@ -21,6 +21,7 @@ from msgworker.instance.running.in_flight import Cancel, InFlight
 from msgworker.store import change, controls, lease
 from msgworker.store.controls import Request
 from msgworker.store.rows import READ_AHEAD, Row
+from tests.support.leases import beat_now
 from tests.support.ops import requested, why
 from tests.support.rounds import beat, by_hand, fetch
 from tests.support.rows import Table, send
@@ -370,6 +371,7 @@ def test_a_request_is_for_one_claim_of_its_message():
     assert hand.request_for(new) is None
 
 
+@pytest.mark.quick("mariadb")
 def test_a_transactional_handler_that_returns_after_the_request_is_rolled_back(
     app, table, made, concurrent
 ):
@@ -392,6 +394,7 @@ def test_a_transactional_handler_that_returns_after_the_request_is_rolled_back(
         assert conn.execute(sa.select(ledger)).all() == []
 
 
+@pytest.mark.quick("postgresql")
 def test_a_batch_is_rolled_back_and_all_but_the_cancelled_run(app, table, made, concurrent):
     calls: list[list[int]] = []
 
@@ -507,9 +510,8 @@ def test_a_heartbeat_without_requests_sends_no_further_statement(app, made):
     assert len(both) == 1
 
 
-def test_a_worker_cancels_within_a_heartbeat(make_app):
-    app = make_app(lease_seconds=3)
-    app.create_schema()
+def test_a_worker_cancels_within_a_heartbeat(app_with):
+    app = app_with(lease_seconds=3)
     table, running, seen = Table(app), threading.Event(), threading.Event()
 
     @app.handler("t")
@@ -523,6 +525,6 @@ def test_a_worker_cancels_within_a_heartbeat(make_app):
         worker.start()
         until(running.is_set, "it runs")  # a claimed message may be cancelled before its handler
         cancel(app, msg_id)
-        until(lambda: table.statuses == [-1], "it ends")
+        until(lambda: beat_now(worker) or table.statuses == [-1], "it ends")
         until(lambda: requested(app) == [], "the request is gone")
     assert seen.is_set()

@@ -472,17 +472,18 @@ def test_on_dead_sends_one_message_when_the_tries_are_used_up(app, subtests, tra
     def handle(msg: Message[Any]) -> None:
         raise Reject("no") if msg.topic == "reject" else ValueError("no")
 
+    sent = {}
     for end in ("tries", "reject", "spent", "payload"):
         most = {"max_tries": 1} if end == "spent" else {}
         options = {"transactional": transactional, "wait": wait_none(), **most}
         app.add_handler(end, handle, on_dead=f"{end}.dead", **options)
-        (msg_id,) = send(app, "a", payload=5, topic=end)
-        if end == "payload":
-            edit(app, msg_id, payload="{broken")
-        app.drain(**NOW, topics=[end])
+        (sent[end],) = send(app, end, payload=5, topic=end)
+    edit(app, sent["payload"], payload="{broken")
+    app.drain(**NOW, topics=list(sent))
+    for end, msg_id in sent.items():
         with subtests.test(end):
             (one,) = about(app, f"{end}.dead")
-            assert (one["msg_id"], one["outcome"], one["object_id"]) == (msg_id, "dead", "a")
+            assert (one["msg_id"], one["outcome"], one["object_id"]) == (msg_id, "dead", end)
             assert one["tries"] == (3 if end == "tries" else 1)
             assert one["payload"] == (None if end == "payload" else 5)
             assert one["of"] is None  # it waits behind nothing, on_dead="block" included

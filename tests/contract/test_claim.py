@@ -147,11 +147,10 @@ def test_a_sweep_leaves_what_is_in_hand(one, app, table):
     assert table.statuses == [1, 0, 1]
 
 
-def test_what_waits_behind_a_paused_topic_is_found_soon(make_app, monkeypatch):
+def test_what_waits_behind_a_paused_topic_is_found_soon(app_with, monkeypatch):
     """Many looks, and no idle pause between them: a single one would take longer than we wait."""
     monkeypatch.setattr(capacity, "FIRST_IDLE_SECONDS", 600.0)
-    app = make_app(poll_seconds=600.0)
-    app.create_schema()
+    app = app_with(poll_seconds=600.0)
     app.add_handler("t", lambda msg: None)
     ran: list[int] = []
     app.add_handler("b", lambda msg: ran.append(msg.msg_id))

@@ -31,11 +31,10 @@ SEED = {
 }
 
 
-def mend(app: App, severities: tuple[Severity, ...] = (Severity.NEEDED,)) -> None:
-    """Run what doctor prints, in its order."""
-    for one in app.ops.doctor():
-        if one.severity in severities:
-            run(app, *one.fix)
+def mend(app: App, found: list[Finding] | None = None) -> None:
+    """Run what doctor prints, in its order; found: what it has told."""
+    for one in needed(app) if found is None else found:
+        run(app, *one.fix)
 
 
 def found_and_mended(make_app: Any, app: App, check: str, *words: str) -> None:
@@ -45,7 +44,7 @@ def found_and_mended(make_app: Any, app: App, check: str, *words: str) -> None:
     assert told, findings
     text = " ".join(one.text for one in told)
     assert all(word in text for word in words), text
-    mend(app)
+    mend(app, findings)
     assert needed(app) == []
     again = make_app(table=app.table)
     again.add_handler(None, lambda msg: None)
@@ -74,7 +73,7 @@ def test_without_any_table_it_prints_how_to_make_them(make_app):
     assert "table msgworker_message does not exist" in told.text  # perhaps elsewhere
     assert "nor do the 12 tables beside it" in told.text
     assert "run `msgworker init-db pkg.module:app`" in told.text
-    mend(app)
+    mend(app, [told])
     assert needed(app) == []
     app.add_handler(None, lambda msg: None)
     send(app, "a")
@@ -97,17 +96,15 @@ ADVISED = dict.fromkeys(
 """Tables that instances work without, and what is lost then."""
 
 
-def test_tables_of_ops_and_of_limits_are_advised(app, subtests):
+def test_tables_of_ops_and_of_limits_are_advised(app):
+    run(app, *(f"DROP TABLE {name}" for name in ADVISED))
+    found = app.ops.doctor()
+    assert [one for one in found if one.severity is Severity.NEEDED] == []
     for name, lost in ADVISED.items():
-        with subtests.test(name):
-            run(app, f"DROP TABLE {name}")
-            assert needed(app) == []
-            (told,) = [
-                one for one in app.ops.doctor() if one.check == "tables" and name in one.text
-            ]
-            assert (told.severity, lost in told.text) == (Severity.ADVISED, True)
-            run(app, *told.fix)
-            assert app.create_schema() == []
+        (told,) = [one for one in found if one.check == "tables" and name in one.text]
+        assert (told.severity, lost in told.text) == (Severity.ADVISED, True)
+        run(app, *told.fix)
+    assert app.create_schema() == []
 
 
 def test_tables_beside_are_missing(make_app, app):
@@ -351,7 +348,7 @@ def test_running_rows_that_the_guard_would_refuse(make_app, app, table, database
     findings = needed(app)
     assert [one.check for one in findings] == ["rows", "indexes"]
     assert "1 object has more than one running row" in findings[0].text
-    mend(app)
+    mend(app, findings)
     assert needed(app) == []
     assert table.statuses == [1, 0, 0, 1]
 
@@ -494,20 +491,21 @@ def test_the_query_for_two_running_rows_runs(make_app, database):
         assert conn.scalars(sa.text(query_in(str(error.value)))).all() == ["a"]
 
 
-def test_a_wrong_type_and_a_column_too_short(make_app, postgresql_or_mariadb):
-    app = make_app()
-    app.create_schema()
+@pytest.mark.quick("mariadb")
+def test_a_wrong_type_and_a_column_too_short(app_with, postgresql_or_mariadb):
+    app = app_with()
     kind = "varchar(5)" if app.engine.dialect.name == "postgresql" else "VARCHAR(5)"
     if app.engine.dialect.name == "postgresql":
         run(app, f"ALTER TABLE msgworker_message ALTER COLUMN crash_times TYPE {kind}")
         run(app, "ALTER TABLE msgworker_message ALTER COLUMN claimed_by TYPE varchar(20)")
     else:
         run(app, "ALTER TABLE msgworker_message MODIFY claimed_by VARCHAR(20)")
-    told = [one for one in needed(app) if one.check == "types"]
+    findings = needed(app)
+    told = [one for one in findings if one.check == "types"]
     assert any("claimed_by takes 20 characters" in one.text for one in told)
     if app.engine.dialect.name == "postgresql":
         assert any("crash_times (crash_times) is VARCHAR(5)" in one.text for one in told)
-    mend(app)
+    mend(app, findings)
     assert needed(app) == []
 
 
@@ -527,14 +525,15 @@ def test_a_status_that_is_text(make_app, postgresql_or_mariadb):
         "status VARCHAR(3) DEFAULT '0', error_try_times INTEGER DEFAULT 0)",
         "INSERT INTO tb (msg_id, object_id) VALUES (1, 'a')",
     )
-    text = " ".join(one.text for one in needed(app))
-    assert "status (status) is VARCHAR(3)" in text
-    mend(app)
+    findings = needed(app)
+    assert "status (status) is VARCHAR(3)" in " ".join(one.text for one in findings)
+    mend(app, findings)
     assert needed(app) == []
     app.add_handler(None, lambda msg: None)
     assert app.drain(linger=0).done == 1
 
 
+@pytest.mark.quick("MyISAM")
 @pytest.mark.requires("aria", of="Aria")
 @pytest.mark.parametrize("engine", ["MyISAM", "Aria"])
 def test_a_storage_engine_without_transactions(mariadb, engine):
@@ -547,9 +546,9 @@ def test_a_storage_engine_without_transactions(mariadb, engine):
         )
         with pytest.raises(SchemaError, match="ENGINE=InnoDB"):
             app.create_schema()
-        findings = [one for one in needed(app) if one.check == "storage"]
-        assert engine in findings[0].text
-        mend(app)
+        findings = needed(app)
+        assert engine in next(one.text for one in findings if one.check == "storage")
+        mend(app, findings)
         assert needed(app) == []
     finally:
         app.engine.dispose()
@@ -637,7 +636,7 @@ def test_adopting_a_populated_foreign_table(make_app, database):
     advised = [one.text for one in found if one.severity is Severity.ADVISED]
     for word in ("no recovery", "no back-off", "no quarantine"):
         assert any(word in one for one in advised), advised
-    mend(app, (Severity.NEEDED, Severity.ADVISED))
+    mend(app, [one for one in found if one.severity is not Severity.FINE])
     assert needed(app) == []
     app = make_app(table=app.table)
     assert {"claimed_by", "available_at", "last_error", "topic"} <= set(app.tables.names)
@@ -767,7 +766,7 @@ LEFT_BEHIND = {
 }
 
 
-@pytest.mark.quick("never|by a default")
+@pytest.mark.quick("never")
 @pytest.mark.parametrize("case", LEFT_BEHIND)
 def test_a_sequence_that_was_left_behind_is_told_and_mended(postgresql, case, caplog):
     """As where rows are copied with their ids, and their sequence is not."""

@@ -41,6 +41,7 @@ def elsewhere(p: Any) -> list[Finding]:
         return [fine("elsewhere", str(too_slow(conn)))]
 
 
+@pytest.mark.quick("postgresql")
 @pytest.mark.requires("common_sql")
 def test_doctor_tells_what_it_found_in_time_and_names_the_checks_that_were_not(app, monkeypatch):
     checks(monkeypatch, quick, endless, elsewhere, quick)

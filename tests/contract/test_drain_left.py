@@ -347,7 +347,7 @@ def test_what_an_instance_without_a_heartbeat_has_ends_a_drain_with_6(app, caplo
 
 
 def test_a_drain_waits_for_a_lease_that_ends_within_its_linger(app):
-    held_by(app, "another", ttl=2.0)
+    held_by(app, "another", ttl=1.0)
     report = app.drain(linger=60)
     assert (report.done, report.left) == (1, 0)
 
@@ -371,10 +371,9 @@ def test_a_drain_does_not_end_while_its_own_heartbeat_recovers(make_app, app, mo
     assert (report.done, report.left) == (1, 0)
 
 
-def test_a_drain_whose_lease_was_lost_waits_for_its_own_handlers(make_app):
+def test_a_drain_whose_lease_was_lost_waits_for_its_own_handlers(app_with):
     """They run under the lost id: until they have ended, no message of their objects is claimed."""
-    app = make_app(lease_seconds=3.0, backoff_seconds=0)
-    app.create_schema()
+    app = app_with(lease_seconds=3.0, backoff_seconds=0)
     starts: list[int] = []
 
     @app.handler("t")

@@ -50,10 +50,9 @@ def test_a_batch_after_a_take_over_is_refused_and_items_stop(app):
     assert len(ran.items) <= 2 * BATCH
 
 
-def test_a_lost_lease_stops_new_items_and_the_next_instance_runs_the_rest(make_app, monkeypatch):
+def test_a_lost_lease_stops_new_items_and_the_next_instance_runs_the_rest(app_with, monkeypatch):
     monkeypatch.setattr(Watchdog, "lease_over", lambda self: None)  # the heartbeat tells them
-    app = make_app(lease_seconds=6.0, poll_seconds=0.02)
-    app.create_schema()
+    app = app_with(lease_seconds=6.0, poll_seconds=0.02)
     ran, once = Ran(), threading.Lock()
 
     def act(n: int) -> None:
@@ -75,7 +74,7 @@ def test_a_lost_lease_stops_new_items_and_the_next_instance_runs_the_rest(make_a
     assert len(ran.items) < 300
 
 
-def test_a_lease_that_may_be_over_stops_new_items_and_counts_no_try(make_app, monkeypatch):
+def test_a_lease_that_may_be_over_stops_new_items_and_counts_no_try(app_with, monkeypatch):
     """The watchdog tells the handlers before the heartbeat knows whether the lease is lost."""
     silent, waiting, gate = threading.Event(), threading.Event(), threading.Event()
     re_register, renew = Heartbeat.re_register, OwnLease.renew
@@ -91,8 +90,7 @@ def test_a_lease_that_may_be_over_stops_new_items_and_counts_no_try(make_app, mo
 
     monkeypatch.setattr(Heartbeat, "re_register", later)
     monkeypatch.setattr(OwnLease, "renew", lost)
-    app = make_app(lease_seconds=12.0, poll_seconds=0.02)
-    app.create_schema()
+    app = app_with(lease_seconds=6.0, poll_seconds=0.02)
     table, ran = Table(app), Ran()
 
     def act(n: int) -> None:
@@ -138,7 +136,7 @@ def test_a_stop_ends_new_items_and_counts_no_try(make_app, columns):
         ran(n)
         time.sleep(0.005 if len(ran.items) <= 20 or trying.errors else 0.05)
 
-    trying = Trying(app, lambda ctx: ctx.fan_out(act, range(400), threads=2))
+    trying = Trying(app, lambda ctx: ctx.fan_out(act, range(120), threads=2))
     worker = app.worker(threads=1)
     worker.start()
     until(lambda: len(ran.items) > 20, "items run")
@@ -147,11 +145,11 @@ def test_a_stop_ends_new_items_and_counts_no_try(make_app, columns):
     assert table.one("status", "error_try_times") == (0, 0)
     assert item_threads() == []
     stopped_at = len(ran.items)
-    assert stopped_at < 400
+    assert stopped_at < 120
     assert len(records(app)) == stopped_at  # what had ended is recorded
     trying.drain()
-    assert trying.results[0].done == 400
-    assert ran.counts == {n: 1 for n in range(400)}
+    assert trying.results[0].done == 120
+    assert ran.counts == {n: 1 for n in range(120)}
 
 
 def test_a_handler_s_timeout_ends_new_items_and_waits_for_running_ones(app, table: Table):
@@ -161,11 +159,11 @@ def test_a_handler_s_timeout_ends_new_items_and_waits_for_running_ones(app, tabl
         ran(n)
         assert gate.wait(60)
 
-    trying = Trying(app, lambda ctx: ctx.fan_out(act, range(10), threads=2), timeout=4.0)
+    trying = Trying(app, lambda ctx: ctx.fan_out(act, range(10), threads=2), timeout=2.0)
     join = in_thread(trying.drain)
     until(lambda: len(ran.items) == 2, "both threads are busy")
     begun = time.monotonic()
-    until(lambda: time.monotonic() > begun + 4.2, "the time is over")
+    until(lambda: time.monotonic() > begun + 2.2, "the time is over")
     assert table.statuses == [1]  # flagged until the last item has ended
     gate.set()
     join()

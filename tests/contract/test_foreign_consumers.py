@@ -79,7 +79,7 @@ def _both(app: App, foreign: Foreign, table: Table) -> None:
 def test_a_foreign_consumer_beside_ours(database, app, table):
     watch = Watch()
     app.add_handler("t", lambda msg: watch.saw(msg.object_id, msg.msg_id, breathe))
-    ids = send(app, *[f"o{i % 8}" for i in range(160)])
+    ids = send(app, *[f"o{i % 8}" for i in range(80)])
     _both(app, Foreign(database, ("msgworker_message", "msg_id", "object_id"), watch), table)
     watch.assert_exclusive()
     assert sorted(watch.ids) == ids
@@ -91,7 +91,7 @@ def test_a_foreign_consumer_on_the_seed_s_table(database, make_app):
     app.create_schema()
     watch = Watch()
     app.add_handler(None, lambda msg: watch.saw(msg.object_id, msg.msg_id, breathe))
-    ids = send(app, *[i % 8 for i in range(160)])
+    ids = send(app, *[i % 8 for i in range(80)])
     _both(app, Foreign(database, ("tb_cus_msg", "msgID", "objectID"), watch), Table(app))
     watch.assert_exclusive()
     assert sorted(watch.ids) == ids
@@ -117,9 +117,8 @@ def test_message_of_a_foreign_consumer_is_left_alone_unless_asked(make_app):
     assert table.rows("msg_id", "error_try_times")[2] == (behind[0], 0)
 
 
-def test_foreign_consumer_that_goes_on_to_the_next_try_is_not_stale(make_app):
-    app = make_app(lease_seconds=3.0, foreign_stale_after=86_400)
-    app.create_schema()
+def test_foreign_consumer_that_goes_on_to_the_next_try_is_not_stale(app_with):
+    app = app_with(lease_seconds=2.0, foreign_stale_after=86_400)
     table = Table(app)
     app.add_handler("t", lambda msg: None)
     (flagged,) = send(app, "o")

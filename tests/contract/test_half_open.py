@@ -21,13 +21,12 @@ from tests.support.waiting import until
 
 @pytest.mark.quick("postgresql")
 @pytest.mark.requires("network")
-def test_handlers_on_half_open_connections_run_again_on_others(make_app):
+def test_handlers_on_half_open_connections_run_again_on_others(app_with):
     """Of the roles and of transactional handlers, while the lease is renewed in time or late."""
-    near = make_app()
-    near.create_schema()
+    near = app_with()
     table, starts, gate = Table(near), list[int](), threading.Event()
     with holes(near.engine.url) as between:
-        app = App(between.url, lease_seconds=3.0, backoff_seconds=0.0)
+        app = App(between.url, lease_seconds=2.0, backoff_seconds=0.0)
 
         @app.handler("t", transactional=True)
         def handle(msg: Message, ctx: Context) -> None:
@@ -51,9 +50,8 @@ def test_handlers_on_half_open_connections_run_again_on_others(make_app):
 
 @pytest.mark.quick("mariadb")
 @pytest.mark.requires("network")
-def test_a_handler_s_connection_is_cut_when_its_claim_is_lost(make_app):
-    app = make_app(lease_seconds=3.0)
-    app.create_schema()
+def test_a_handler_s_connection_is_cut_when_its_claim_is_lost(app_with):
+    app = app_with(lease_seconds=3.0)
     asked, errors = threading.Event(), list[Exception]()
 
     @app.handler("t", transactional=True)
@@ -77,9 +75,8 @@ def test_a_handler_s_connection_is_cut_when_its_claim_is_lost(make_app):
 
 @pytest.mark.long
 @pytest.mark.requires("network")
-def test_a_statement_of_a_handler_may_take_longer_than_the_lease(make_app):
-    app = make_app(lease_seconds=3.0)
-    app.create_schema()
+def test_a_statement_of_a_handler_may_take_longer_than_the_lease(app_with):
+    app = app_with(lease_seconds=3.0)
     table, starts = Table(app), list[int]()
     sleep = "SELECT pg_sleep(8)" if app.engine.dialect.name == "postgresql" else "SELECT SLEEP(8)"
 
@@ -98,14 +95,14 @@ def test_a_statement_of_a_handler_may_take_longer_than_the_lease(make_app):
 @pytest.mark.skipif(os.name != "posix", reason="it calls the C library")
 def test_a_call_that_keeps_the_gil_for_longer_than_the_lease_is_named(make_app, sqlite, caplog):
     """No thread can renew the lease meanwhile. It is renewed late, unless it was taken over."""
-    app = make_app(lease_seconds=3.0)
+    app = make_app(lease_seconds=1.0)
     app.create_schema()
     table, starts = Table(app), list[int]()
 
     @app.handler("t")
     def handle(msg: Message) -> None:
         starts.append(msg.msg_id)
-        ctypes.PyDLL(None).sleep(4)
+        ctypes.PyDLL(None).sleep(2)
 
     with app.worker(threads=1) as worker:
         worker.start()

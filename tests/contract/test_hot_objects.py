@@ -185,10 +185,9 @@ def test_a_busy_object_costs_few_statements_beside_its_settles(app):
     assert len(sent) < 70 + 40 * report.seconds
 
 
-def test_lanes_with_long_runs_leave_less_to_others(make_app):
+def test_lanes_with_long_runs_leave_less_to_others(app_with):
     """Two lanes of four may hold 40 messages ahead together: the first has 10 of them."""
-    app = make_app(run_limit=10, lanes_limit=4)
-    app.create_schema()
+    app = app_with(run_limit=10, lanes_limit=4)
     app.add_handler("t", lambda msg: None)
     one = Instance(setup_of(app))
     register(one)
@@ -208,9 +207,8 @@ def test_lanes_with_long_runs_leave_less_to_others(make_app):
             role.link.close()
 
 
-def test_a_retry_in_the_middle_of_a_long_run_keeps_the_order(make_app):
-    app = make_app(run_limit=1000)
-    app.create_schema()
+def test_a_retry_in_the_middle_of_a_long_run_keeps_the_order(app_with):
+    app = app_with(run_limit=1000)
     ran: list[int] = []
 
     @app.handler("t", wait=wait_none())
@@ -224,9 +222,8 @@ def test_a_retry_in_the_middle_of_a_long_run_keeps_the_order(make_app):
     assert ran == [*ids[:41], *ids[40:42], *ids[41:]]
 
 
-def test_a_lower_id_that_appears_waits_for_the_end_of_the_run_alone(make_app):
-    app = make_app(run_limit=5, lanes_limit=1)
-    app.create_schema()
+def test_a_lower_id_that_appears_waits_for_the_end_of_the_run_alone(app_with):
+    app = app_with(run_limit=5, lanes_limit=1)
     ran: list[int] = []
     c = app.tables.cols()
 
@@ -244,9 +241,8 @@ def test_a_lower_id_that_appears_waits_for_the_end_of_the_run_alone(make_app):
     assert ran == [*ids[:6], ids[0], *ids[6:]]
 
 
-def test_a_stop_in_the_middle_of_a_long_run_leaves_the_rest_new(make_app, table):
-    app = make_app(run_limit=1000)
-    app.create_schema()
+def test_a_stop_in_the_middle_of_a_long_run_leaves_the_rest_new(app_with, table):
+    app = app_with(run_limit=1000)
     ran: list[int] = []
     reached = threading.Event()
 

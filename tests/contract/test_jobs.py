@@ -105,9 +105,8 @@ def test_a_job_completes_once_and_its_message_says_how_it_ended(app):
     assert len(got) == 1
 
 
-def test_a_running_instance_completes_a_job_within_seconds(make_app):
-    app = make_app(lease_seconds=30.0)
-    app.create_schema()
+def test_a_running_instance_completes_a_job_within_seconds(app_with):
+    app = app_with(lease_seconds=30.0)
     at: list[Any] = []
     app.add_handler("t", lambda msg: None)
     app.add_handler("report", lambda msg: at.append(msg.payload))

@@ -367,6 +367,7 @@ def test_a_look_by_object_past_limited_ones_ends_when_it_took_long(sqlite_app, m
     assert len(steps) == 1
 
 
+@pytest.mark.quick("sqlite-False|postgresql-True")
 @pytest.mark.parametrize("transactional", [False, True])
 def test_a_permit_is_held_until_the_outcome_is_committed(app, table, transactional):
     counts: list[int] = []

@@ -54,9 +54,8 @@ def test_what_is_sent_with_an_outcome_has_a_long_payload_too(app):
     assert told == [LONG]
 
 
-def test_handlers_hold_no_more_long_payloads_than_the_budget(make_app):
-    app = make_app(payload_budget=3 * len(LONG))
-    app.create_schema()
+def test_handlers_hold_no_more_long_payloads_than_the_budget(app_with):
+    app = app_with(payload_budget=3 * len(LONG))
     lock, inside, most = threading.Lock(), [0], [0]
     three, go_on = threading.Event(), threading.Event()
 
@@ -82,9 +81,8 @@ def test_handlers_hold_no_more_long_payloads_than_the_budget(make_app):
     assert set(Table(app).statuses) == {2}
 
 
-def test_who_waits_for_the_budget_when_the_instance_stops_is_released(make_app):
-    app = make_app(payload_budget=1)
-    app.create_schema()
+def test_who_waits_for_the_budget_when_the_instance_stops_is_released(app_with):
+    app = app_with(payload_budget=1)
     begun, go_on = threading.Event(), threading.Event()
 
     @app.handler("t")
@@ -157,15 +155,15 @@ def waits_for_the_budget(app: App, **options: Any) -> tuple[list[int], threading
     return ran, go_on
 
 
+@pytest.mark.quick("sqlite")
 @pytest.mark.parametrize("options", [{}, {"batch": 2}], ids=["plain", "batch"])
 def test_who_waits_for_the_budget_while_its_message_is_recovered_does_not_start(
-    make_app, monkeypatch, options
+    app_with, monkeypatch, options
 ):
     monkeypatch.setattr(pool, "BYTES", 1)  # each is a batch of its own
     budget = PayloadBudget(1)
     monkeypatch.setattr(call, "PayloadBudget", lambda most: budget)
-    app = make_app(payload_budget=1, lease_seconds=2.0)
-    app.create_schema()
+    app = app_with(payload_budget=1, lease_seconds=2.0)
     ran, go_on = waits_for_the_budget(app, **options)
     worker = app.worker(threads=2)
     worker.start()
@@ -182,9 +180,8 @@ def test_who_waits_for_the_budget_while_its_message_is_recovered_does_not_start(
     assert Table(app).rows("status", "error_try_times") == [(-1, 1), (-1, 1)]
 
 
-def test_the_wait_for_the_budget_is_no_time_of_the_handler(make_app):
-    app = make_app(payload_budget=1)
-    app.create_schema()
+def test_the_wait_for_the_budget_is_no_time_of_the_handler(app_with):
+    app = app_with(payload_budget=1)
     ran, go_on = waits_for_the_budget(app, timeout=5)
     with app.worker(threads=2) as worker:
         worker.start()

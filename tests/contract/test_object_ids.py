@@ -103,7 +103,7 @@ def put(database: Any, *ids: str) -> None:
         conn.execute(text, [{"i": i, "o": o} for i, o in enumerate(ids, start=1)])
 
 
-@pytest.mark.quick("utf8mb4_general_ci-6|utf8mb3|RTRIM|NOCASE|CITEXT")
+@pytest.mark.quick("utf8mb4_general_ci-6|NOCASE|CITEXT")
 @pytest.mark.parametrize(("name", "kind", "ids"), cases(ONE))
 def test_ids_that_the_database_takes_for_one_are_one_object(made, name, kind, ids):
     app, database = made(name, kind)
@@ -122,7 +122,7 @@ def test_ids_that_the_database_takes_for_one_are_one_object(made, name, kind, id
     assert [one for one in needed(app) if one.check != "numbers"] == []  # the test gives ids
 
 
-@pytest.mark.quick("utf8mb4_bin-50|BLOB|C.-16")
+@pytest.mark.quick("utf8mb4_bin-50|BLOB")
 @pytest.mark.parametrize(("name", "kind", "ids"), cases(TWO))
 def test_ids_that_the_database_tells_apart_are_objects_of_their_own(made, name, kind, ids):
     app, database = made(name, kind)
@@ -133,7 +133,7 @@ def test_ids_that_the_database_tells_apart_are_objects_of_their_own(made, name, 
     assert [one for one in needed(app) if one.check != "numbers"] == []  # the test gives ids
 
 
-@pytest.mark.quick("unicode_ci|RTRIM|CHAR")
+@pytest.mark.quick("RTRIM|CHAR")
 @pytest.mark.parametrize(("name", "kind", "ids"), cases(ONE))
 def test_nothing_is_claimed_beside_a_lane_of_the_same_object(made, name, kind, ids):
     """Not while its settle is under way, nor while a handler of a former self runs."""
@@ -278,7 +278,7 @@ def test_a_failed_head_holds_back_only_the_very_same_object(app):
     assert (report.done, report.retried, report.left) == (3, 1, 2)
 
 
-@pytest.mark.quick("nopad|latin1")
+@pytest.mark.quick("nopad")
 @pytest.mark.parametrize(
     "collation",
     [

@@ -275,25 +275,26 @@ def test_failures_are_grouped_by_what_they_have_in_common(app):
 def test_a_group_says_what_holds_for_all_of_it(app, subtests, tried):
     """Its text where all say the same, else the pattern, with an example: the newest."""
     place = " [test_ops_looks.py in <lambda>]" if tried else " [crm.py in post]"
-    for names, error, example in (
+    groups = (
         (("CHF", "CHF", "CHF"), "KeyError: 'CHF'", "KeyError: 'CHF'"),
         (("CHF", "XXX", "CHF"), "KeyError: '#'", "KeyError: 'CHF'"),
         (("XXX", "CHF", "XXX"), "KeyError: '#'", "KeyError: 'XXX'"),
         (("CHF", "chf"), "KeyError: '#'", "KeyError: 'chf'"),
         (("CHF", "C-17"), "KeyError: '#'", "KeyError: 'C-17'"),
-    ):
-        topic = ".".join(names)
-        if tried:
-            app.add_handler(topic, lambda msg: {}[msg.payload], wait=wait_none())
-            for name in names:
-                send(app, None, payload=name, topic=topic)
-            app.drain(linger=5)
-        else:
-            for name in names:
+    )
+    app.add_handler(None, lambda msg: {}[msg.payload], wait=wait_none())
+    for names, _, _ in groups:
+        for name in names:
+            if tried:
+                send(app, None, payload=name, topic=".".join(names))
+            else:
                 told = f"KeyError: '{name}' [crm.py:9 in post]"
-                put(app, (None, -1), last_error=told, topic=topic)
+                put(app, (None, -1), last_error=told, topic=".".join(names))
+    if tried:
+        app.drain(linger=5)
+    for names, error, example in groups:
         with subtests.test(names=names):
-            (group,) = app.ops.failures(topic=topic)
+            (group,) = app.ops.failures(topic=".".join(names))
             found = (group.error, group.example, group.dead)
             assert found == (error + place, example, len(names))
             assert group.varies == ("#" in error)

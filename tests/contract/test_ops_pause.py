@@ -18,6 +18,7 @@ from msgworker.instance.instance import Instance as InstanceOf
 from msgworker.instance.liveness import requests
 from msgworker.queries.explain import Reason
 from msgworker.store import controls
+from tests.support.leases import beat_now
 from tests.support.ops import DONE, NEW
 from tests.support.rounds import by_hand
 from tests.support.rows import Table, edit, send
@@ -58,9 +59,8 @@ def test_a_pause_in_the_middle_of_a_run_keeps_order(app, table):
     assert watch.ids == ids[:1]
 
 
-def test_instances_honour_a_pause_within_a_heartbeat(make_app):
-    app = make_app(lease_seconds=9)
-    app.create_schema()
+def test_instances_honour_a_pause_within_a_heartbeat(app_with):
+    app = app_with(lease_seconds=9)
     table, watch = Table(app), Watch()
     hold = threading.Event()
 
@@ -73,13 +73,14 @@ def test_instances_honour_a_pause_within_a_heartbeat(make_app):
         worker.start()
         until(lambda: watch.now, "one runs")
         app.ops.pause("t")
-        until(lambda: worker.paused == {"t"}, "heard of it")
+        until(lambda: beat_now(worker) or worker.paused == {"t"}, "heard of it")
         hold.set()
         until(lambda: table.statuses.count(DONE) == 1, "what ran is done")
         until(lambda: table.statuses.count(NEW) == 29, "the others are given back")
         assert len(watch.spans) == 1
         assert set(table.column("error_try_times")) == {0}
         app.ops.resume("t")
+        until(lambda: beat_now(worker) or not worker.paused, "heard of that, too")
         until(lambda: table.statuses.count(DONE) == 30, "they go on")
 
 
@@ -221,10 +222,9 @@ def test_a_table_without_topics_has_paused_jobs(make_app):
     assert watch.ids == [free]
 
 
-def test_what_waits_behind_a_long_paused_job_is_found_soon(make_app, monkeypatch):
+def test_what_waits_behind_a_long_paused_job_is_found_soon(app_with, monkeypatch):
     monkeypatch.setattr(capacity, "FIRST_IDLE_SECONDS", 600.0)
-    app = make_app(poll_seconds=600.0)
-    app.create_schema()
+    app = app_with(poll_seconds=600.0)
     ran: list[int] = []
     app.add_handler("t", lambda msg: ran.append(msg.msg_id))
     with app.engine.begin() as conn, app.job("all", conn=conn) as job:
@@ -236,10 +236,9 @@ def test_what_waits_behind_a_long_paused_job_is_found_soon(make_app, monkeypatch
         until(lambda: ran == [wanted], "found")
 
 
-def test_instances_honour_the_pause_of_a_job_within_a_heartbeat(make_app):
+def test_instances_honour_the_pause_of_a_job_within_a_heartbeat(app_with):
     """What is in flight, its run included, is given back, and goes on in order."""
-    app = make_app(lease_seconds=9)
-    app.create_schema()
+    app = app_with(lease_seconds=9)
     table, watch = Table(app), Watch()
     hold = threading.Event()
 
@@ -253,9 +252,8 @@ def test_instances_honour_the_pause_of_a_job_within_a_heartbeat(make_app):
         worker.start()
         until(lambda: watch.now, "one runs")
         app.ops.pause_job(job)
-        beat = worker.instance.housekeeper.wake
         controls = lambda: worker.instance.shared.controls  # noqa: E731
-        until(lambda: beat() or controls().held, "heard of it")
+        until(lambda: beat_now(worker) or controls().held, "heard of it")
         assert worker.paused == frozenset()
         hold.set()
         until(lambda: table.statuses.count(DONE) == 1, "what ran is done")
@@ -263,7 +261,7 @@ def test_instances_honour_the_pause_of_a_job_within_a_heartbeat(make_app):
         assert len(watch.spans) == 1
         assert set(table.column("error_try_times")) == {0}
         app.ops.resume_job(job)
-        until(lambda: beat() or controls().held == frozenset(), "heard of that, too")
+        until(lambda: beat_now(worker) or controls().held == frozenset(), "heard of that, too")
         until(lambda: table.statuses.count(DONE) == 31, "they go on, and it completes")
     assert watch.of("a") == ids[:10]
 

@@ -116,10 +116,9 @@ def test_purges_and_reruns_at_once(app, table):
 
 
 @pytest.mark.quick("sqlite")
-def test_pauses_beside_a_worker(make_app):
+def test_pauses_beside_a_worker(app_with):
     """Pausing and resuming again and again: order and exclusion hold, no try is counted."""
-    app = make_app()
-    app.create_schema()
+    app = app_with()
     table, watch = Table(app), Watch()
     app.add_handler(None, watch)
     with app.job("all") as job:

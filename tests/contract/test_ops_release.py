@@ -151,10 +151,9 @@ def test_release_refuses_what_is_no_instance(sqlite, subtests):
 
 
 @pytest.mark.long
-def test_release_by_force_fences_the_living(make_app):
+def test_release_by_force_fences_the_living(app_with):
     """Its messages run elsewhere only when it starts nothing more; what it writes is refused."""
-    app = make_app(lease_seconds=6)
-    app.create_schema()
+    app = app_with(lease_seconds=6)
     table = Table(app)
     hold, watch = threading.Event(), Watch()
 

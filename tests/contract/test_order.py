@@ -18,8 +18,8 @@ from tests.support.watching import Watch, breathe
 def test_order_and_exclusion_over_threads(app, table):
     watch = Watch()
     app.add_handler("t", lambda msg: watch.saw(msg.object_id, msg.msg_id, breathe))
-    ids = send(app, *[f"o{i % 9}" for i in range(180)])
-    assert app.drain(threads=8, linger=0).done == 180
+    ids = send(app, *[f"o{i % 9}" for i in range(90)])
+    assert app.drain(threads=8, linger=0).done == 90
     watch.assert_exclusive()
     watch.assert_in_order(ids)
 
@@ -36,7 +36,7 @@ def test_order_and_exclusion_over_two_workers_and_apps(app, make_app, table):
             worker.start()
         ids: list[int] = []
         for _ in range(10):
-            ids += send(app, *[f"o{i % 9}" for i in range(30)])
+            ids += send(app, *[f"o{i % 9}" for i in range(12)])
         until(lambda: set(table.statuses) == {2}, "all done")
     watch.assert_exclusive()
     watch.assert_in_order(ids)
@@ -97,10 +97,10 @@ def test_a_failing_object_does_not_hold_up_others(app, table):
         if str(msg.object_id).startswith("bad"):
             raise ValueError("bad")
 
-    send(app, *[f"bad{i % 50}" for i in range(500)])
-    ids = send(app, *range(50))
+    send(app, *[f"bad{i % 30}" for i in range(300)])
+    ids = send(app, *range(30))
     report = app.drain(threads=4, linger=0)
-    assert (report.done, report.retried) == (50, 50)
+    assert (report.done, report.retried) == (30, 30)
     t = app.tables
     with app.engine.connect() as conn:
         done = conn.scalars(sa.select(t.message.c.msg_id).where(t.message.c.status == 2))
@@ -119,7 +119,7 @@ def test_order_holds_over_failures_and_workers(app, make_app, table):
 
     for one in (app, other):
         one.add_handler("t", handle, wait=wait_none())
-    send(app, *[f"o{i % 6}" for i in range(120)])
+    send(app, *[f"o{i % 6}" for i in range(60)])
     with app.worker(threads=3) as a, other.worker(threads=3) as b:
         a.start()
         b.start()

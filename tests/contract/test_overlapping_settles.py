@@ -122,10 +122,9 @@ def test_a_few_lanes_are_left_to_the_settle_under_way(pair, app, table, holds):
 
 
 @pytest.fixture
-def three(make_app: Any) -> Iterator[Instance]:
+def three(app_with: Any) -> Iterator[Instance]:
     """An instance that may hold three lanes, and eight objects to claim, two messages of each."""
-    app = make_app(lanes_limit=3)
-    app.create_schema()
+    app = app_with(lanes_limit=3)
     app.add_handler("t", lambda msg: None)
     send(app, *"abcdefgh", *"abcdefgh")
     with by_hand(app) as made:
@@ -336,9 +335,8 @@ def test_connections_are_closed_after_the_settles_that_use_them(pair, app, table
     assert [link.together for link in pair.settler.links] == [None, None]
 
 
-def test_a_stop_waits_for_both_settles_and_leaves_nothing(overlap, make_app, monkeypatch):
-    app = make_app(poll_seconds=0.02)
-    app.create_schema()
+def test_a_stop_waits_for_both_settles_and_leaves_nothing(overlap, app_with, monkeypatch):
+    app = app_with(poll_seconds=0.02)
     app.add_handler("t", lambda msg: None)
     monkeypatch.setattr(settler, "LEAST_BESIDE", 1)
     monkeypatch.setattr(settler, "SHARE_BESIDE", 0.0)

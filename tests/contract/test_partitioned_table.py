@@ -212,6 +212,7 @@ def test_a_guard_that_is_not_on_all_partitions_is_refused(divided, postgresql):
     refused(App(postgresql.url), r"index msgworker_message_guard is missing")
 
 
+@pytest.mark.long
 def test_a_guard_that_is_not_unique_is_refused(postgresql):
     script = apply.ddl(MessageTable(), "postgresql", PARTS)
     refused(made(postgresql, script.replace("UNIQUE ", "", 1)), "guard.*not unique")
@@ -228,6 +229,7 @@ def test_ids_that_no_sequence_gives_are_refused(divided, postgresql):
     assert needed(App(divided.engine)) == []
 
 
+@pytest.mark.long
 def test_missing_indexes_are_made_over_all_partitions(divided):
     names = {f"{MESSAGES}_{suffix}" for suffix in ("guard", "id", "object")}
     for act in (divided.create_schema, divided.upgrade_schema):

@@ -75,10 +75,10 @@ atexit.register(lambda: setattr(threading.Thread, "start", refuse))
 }
 
 
-@pytest.mark.quick("sqlite-an error|postgresql-run|mariadb-no thread")
+@pytest.mark.quick("sqlite-(an error|run)|mariadb-no thread")
 @pytest.mark.parametrize("how", ENDS)
 def test_a_program_that_ends_without_a_stop_is_stopped_in_order(database, app, table, how):
-    send(app, *"abcd", payload={"sleep": 0.7})
+    send(app, *"abcd", payload={"sleep": 0.4})
     done, _ = program(database, ENDS[how])
     assert done.returncode == {"an error": 1, "sys.exit in the block": 3}.get(how, 0), done.stderr
     assert sorted(set(table.statuses)) == [0, 2], done.stderr
@@ -165,7 +165,7 @@ def test_a_program_that_has_stopped_its_workers_ends_in_silence(database, app, t
 @SQLITE
 def test_a_forked_child_that_ends_stops_nothing_of_its_parent(database, app, table):
     """Neither at its exit nor at the end of a `with` block."""
-    send(app, *"ab", payload={"sleep": 1.5})
+    send(app, *"ab", payload={"sleep": 0.8})
     fork = """
 with app.worker(threads=1) as w:
     w.start(); started.wait(60)
@@ -255,7 +255,7 @@ print(os.getpid(), [code for _, code in children], report.done, report.failed, r
 """
 
 
-@pytest.mark.quick("sqlite-returns|mariadb-items")
+@pytest.mark.quick("sqlite-returns|mariadb-items$")
 @pytest.mark.parametrize("how", FORKS)
 def test_the_child_of_a_handler_that_forks_ends_and_the_parent_goes_on(database, app, table, how):
     # Others run beside it and after it, on all connections of the parent.

@@ -26,10 +26,9 @@ from tests.support.waiting import until
 
 @pytest.mark.requires("sessions")
 @pytest.mark.quick("mariadb")
-def test_recovery_does_not_wait_for_a_row_that_somebody_has_locked(make_app):
+def test_recovery_does_not_wait_for_a_row_that_somebody_has_locked(app_with):
     """A frozen instance may hold the lock: whoever waited for it would lose its own lease."""
-    app = make_app(lease_seconds=6.0, poll_seconds=0.05)
-    app.create_schema()
+    app = app_with(lease_seconds=3.0, poll_seconds=0.05)
     table, ran = Table(app), list[int]()
     app.add_handler("t", lambda msg: ran.append(msg.msg_id))
     first, second, third = send(app, "a", "b", "c")
@@ -51,12 +50,11 @@ def test_recovery_does_not_wait_for_a_row_that_somebody_has_locked(make_app):
 
 @pytest.mark.long
 @pytest.mark.requires("common_sql")
-def test_a_long_recovery_does_not_cost_us_our_own_lease(make_app, monkeypatch):
+def test_a_long_recovery_does_not_cost_us_our_own_lease(app_with, monkeypatch):
     monkeypatch.setattr(recovery, "REST_FACTOR", 1e9)
     monkeypatch.setattr(recovery, "REST_SHARE", 0.5)
     monkeypatch.setattr(recover, "BATCH", 5)
-    app = make_app(lease_seconds=6.0, poll_seconds=0.05)
-    app.create_schema()
+    app = app_with(lease_seconds=6.0, poll_seconds=0.05)
     table, ran = Table(app), list[int]()
     app.add_handler("t", lambda msg: ran.append(msg.msg_id))
     ids = send(app, *(f"o{i}" for i in range(30)))
@@ -69,9 +67,8 @@ def test_a_long_recovery_does_not_cost_us_our_own_lease(make_app, monkeypatch):
         assert worker.instance_id == me
 
 
-def test_a_row_that_cannot_be_recovered_does_not_hold_up_the_others(make_app, caplog):
-    app = make_app(lease_seconds=15.0, poll_seconds=0.05)
-    app.create_schema()
+def test_a_row_that_cannot_be_recovered_does_not_hold_up_the_others(app_with, caplog):
+    app = app_with(lease_seconds=15.0, poll_seconds=0.05)
     table = Table(app)
     app.add_handler("t", lambda msg: None)
     send(app, "refused", "a", "b")
@@ -89,13 +86,12 @@ def test_a_row_that_cannot_be_recovered_does_not_hold_up_the_others(make_app, ca
 
 
 @pytest.mark.long
-def test_rows_that_cannot_be_recovered_do_not_use_up_the_time_of_others(make_app, monkeypatch):
+def test_rows_that_cannot_be_recovered_do_not_use_up_the_time_of_others(app_with, monkeypatch):
     """Time runs out after each batch here: the next round goes on where the last one ended."""
     monkeypatch.setattr(recovery, "REST_FACTOR", 1e9)
     monkeypatch.setattr(recovery, "REST_SHARE", 0.5)
     monkeypatch.setattr(recover, "BATCH", 2)
-    app = make_app(lease_seconds=9.0, poll_seconds=0.05)
-    app.create_schema()
+    app = app_with(lease_seconds=9.0, poll_seconds=0.05)
     table = Table(app)
     app.add_handler("t", lambda msg: None)
     send(app, "refused", "refused2", "refused3", "refused4", "a", "b", "c")
@@ -110,9 +106,8 @@ def test_rows_that_cannot_be_recovered_do_not_use_up_the_time_of_others(make_app
 
 @pytest.mark.requires("sessions")
 @pytest.mark.quick("postgresql")
-def test_recovery_into_a_column_that_is_too_short_for_its_words(make_app):
-    app = make_app(poll_seconds=0.05)
-    app.create_schema()
+def test_recovery_into_a_column_that_is_too_short_for_its_words(app_with):
+    app = app_with(poll_seconds=0.05)
     with app.engine.begin() as conn:
         kind = "MODIFY last_error varchar(35)"
         if app.engine.dialect.name == "postgresql":
@@ -156,10 +151,9 @@ def test_recovery_on_a_table_with_a_small_key(make_app):
 
 @pytest.mark.requires("sessions")
 @pytest.mark.long
-def test_a_lease_that_somebody_has_locked_is_not_waited_for(make_app):
+def test_a_lease_that_somebody_has_locked_is_not_waited_for(app_with):
     """A session of its frozen holder, say: the others are recovered all the same."""
-    app = make_app(lease_seconds=6.0, poll_seconds=0.05)
-    app.create_schema()
+    app = app_with(lease_seconds=6.0, poll_seconds=0.05)
     table, ran = Table(app), list[int]()
     app.add_handler("t", lambda msg: ran.append(msg.msg_id))
     frozen, other = send(app, "a", "b")
@@ -311,9 +305,8 @@ def test_an_outage_longer_than_the_lease_costs_what_others_have_taken_over(one, 
     assert rows == [(-1, 1, 1, None), (0, 0, 0, None)]
 
 
-def test_what_a_dead_instance_held_is_recovered_with_a_try_counted(make_app):
-    app = make_app()
-    app.create_schema()
+def test_what_a_dead_instance_held_is_recovered_with_a_try_counted(app_with):
+    app = app_with()
     table = Table(app)
     send(app, "o", "o", "p")
     t = app.tables
@@ -329,10 +322,9 @@ def test_what_a_dead_instance_held_is_recovered_with_a_try_counted(make_app):
 
 @pytest.mark.parametrize("part", ["_recheck_unsure", "_take_new_id", "_release_unknown", "read"])
 def test_an_error_of_one_part_of_the_housekeeping_keeps_no_other_from_its_own(
-    make_app, part, monkeypatch
+    app_with, part, monkeypatch
 ):
-    app = make_app(lease_seconds=3.0, poll_seconds=0.05)
-    app.create_schema()
+    app = app_with(lease_seconds=3.0, poll_seconds=0.05)
     table, ran, wrote = Table(app), list[int](), list[bool]()
     app.add_handler("t", lambda msg: ran.append(msg.msg_id))
     (first,) = send(app, "a")
@@ -350,9 +342,8 @@ def test_an_error_of_one_part_of_the_housekeeping_keeps_no_other_from_its_own(
         until(lambda: False in wrote, "and the history written")
 
 
-def test_a_dead_instance_that_cannot_be_recovered_holds_up_no_other(make_app, monkeypatch):
-    app = make_app(lease_seconds=3.0, poll_seconds=0.05)
-    app.create_schema()
+def test_a_dead_instance_that_cannot_be_recovered_holds_up_no_other(app_with, monkeypatch):
+    app = app_with(lease_seconds=3.0, poll_seconds=0.05)
     table, ran = Table(app), list[int]()
     app.add_handler("t", lambda msg: ran.append(msg.msg_id))
     first, second, third = send(app, "a", "b", "c")

@@ -59,6 +59,7 @@ def statuses(app: App, table: str) -> Counter[Any]:
         return Counter(conn.scalars(sa.text(f"SELECT status FROM {table}")).all())
 
 
+@pytest.mark.quick("mariadb-odd|postgresql-(two|no tables)")
 @pytest.mark.requires("schemas")
 @pytest.mark.parametrize("case", ZOO)
 def test_repairs_name_their_schema_and_leave_known_statuses(database, make_app, other_schema, case):

@@ -224,6 +224,7 @@ def test_a_producer_of_the_page_may_keep_its_context_with_what_it_sends(site, mo
         assert kept == f"{spans.sent[1].context.trace_id:032x}"
 
 
+@pytest.mark.quick("postgresql")
 def test_doctor_says_what_a_producer_lacks_for_traces(site, monkeypatch):
     site.grant()
 
@@ -259,6 +260,7 @@ def send_more(site: Site) -> None:
     site.run(*sending(site))
 
 
+@pytest.mark.quick("postgresql")
 @pytest.mark.requires("unique_keys")
 def test_the_rights_of_the_page_are_enough_for_chains(site):
     site.grant()
@@ -289,6 +291,7 @@ def test_the_rights_of_the_page_are_enough_for_chains(site):
         worker.drain(linger=0)
 
 
+@pytest.mark.quick("mariadb")
 def test_the_rights_of_the_page_are_enough_for_schedules(site):
     site.grant()
     worker, ops, looker = site.app("worker"), site.app("ops"), site.app("looker")
@@ -330,6 +333,7 @@ def test_the_rights_of_the_page_are_enough_for_schedules(site):
     assert len(failed) == 1
 
 
+@pytest.mark.quick("postgresql")
 @pytest.mark.requires("unique_keys")
 def test_the_rights_of_the_page_are_enough_for_limits_and_keys(site):
     site.grant()
@@ -391,6 +395,7 @@ def test_a_table_of_theirs_without_defaults_gets_its_state_from_us(make_app, dat
     assert app.drain(linger=0).done == 2
 
 
+@pytest.mark.quick("mariadb")
 def test_each_role_of_the_page_is_refused_the_next_larger_thing(site):
     site.grant()
     (one,) = send(site.app("producer"), "a", payload="secret")
@@ -415,6 +420,7 @@ def test_each_role_of_the_page_is_refused_the_next_larger_thing(site):
             app.drain(linger=0)
 
 
+@pytest.mark.quick("mariadb")
 def test_a_dashboard_needs_no_more_rights_than_a_looker_and_says_what_a_write_lacks(site):
     site.grant()
     (one, *_) = send(site.app("producer"), "a", "b", payload={"n": 1})
@@ -451,6 +457,7 @@ def test_a_login_that_may_not_read_jobs_sees_what_dead_messages_do_to_objects(si
     assert [one.head.msg_id for one in looker.lanes()] == [dead]
 
 
+@pytest.mark.quick("postgresql")
 def test_the_rights_of_a_table_of_theirs_are_those_of_ours(site):
     """An adopted table whose id is a serial."""
     table = MessageTable("tb_cus_msg")

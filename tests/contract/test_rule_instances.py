@@ -286,7 +286,7 @@ def test_changes_and_starts_at_once_leave_one_rule_for_all(crm):
                 close(made)
 
     joins = [in_thread(lambda n=n, app=app: work(n, app)) for n, app in enumerate(apps)]
-    until(lambda: min(rounds) > 15, "each has begun some times")
+    until(lambda: min(rounds) > 8, "each has begun some times")
     over.set()
     for join in joins:
         join()

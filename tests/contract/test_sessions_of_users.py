@@ -78,15 +78,18 @@ def elsewhere(app: App, database: Database) -> Iterator[str]:
 
 
 def left(database: Database, what: str, name: str) -> str:
-    if what not in LEAVES[database.name]:
-        pytest.skip("not there")
     return LEAVES[database.name][what].replace("elsewhere", name)
 
 
-KINDS = sorted({what for by_name in LEAVES.values() for what in by_name})
+of_each = pytest.mark.parametrize(
+    ("database", "what"),
+    [(name, what) for name, kinds in LEAVES.items() for what in kinds],
+    indirect=["database"],
+)
 
 
-@pytest.mark.parametrize("what", KINDS)
+@pytest.mark.quick("postgresql-(path|limit|role|by)|mariadb-(mode|shadow)|sqlite-read")
+@of_each
 def test_what_a_plain_handler_leaves_in_a_session_harms_no_message(
     app: App, database: Database, elsewhere: str, what: str
 ) -> None:
@@ -112,7 +115,11 @@ def test_what_a_plain_handler_leaves_in_a_session_harms_no_message(
     assert set(starts.values()) == {1}
 
 
-@pytest.mark.parametrize("what", KINDS)
+@pytest.mark.quick(
+    "alone-(postgresql-(in|read)|sqlite-shadow)|group-(postgresql-by|mariadb-(mode|shadow))|"
+    "batch-(postgresql-(path|limit|role|shadow)|mariadb-read|sqlite-read)"
+)
+@of_each
 @pytest.mark.parametrize("how", ["alone", "group", "batch"])
 def test_what_a_transactional_handler_leaves_harms_its_own_message_at_most(
     app: App, database: Database, elsewhere: str, what: str, how: str
@@ -272,6 +279,7 @@ def test_the_sessions_of_a_user_s_engine_stay_as_they_are(
         assert {name: getattr(raw, name, None) for name in kept} == kept
 
 
+@pytest.mark.quick("postgresql")
 def test_a_limit_that_a_listener_sets_in_each_session_is_put_back(
     app: App, database: Database, make_app: Any
 ) -> None:

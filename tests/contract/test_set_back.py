@@ -140,9 +140,8 @@ def test_a_flag_that_is_set_back_where_it_moves_on_ends_the_lane(
     assert Table(app).rows("status", "claimed_by")[1:3] == [(0, None)] * 2
 
 
-def test_a_failed_try_that_is_set_back_is_told_and_bounded(make_app, database, caplog):
-    app = make_app(lease_seconds=3, backoff_seconds=0.1)
-    app.create_schema()
+def test_a_failed_try_that_is_set_back_is_told_and_bounded(app_with, database, caplog):
+    app = app_with(lease_seconds=3, backoff_seconds=0.1)
     starts: list[int] = []
 
     @app.handler("t", wait=wait_none())
@@ -153,7 +152,7 @@ def test_a_failed_try_that_is_set_back_is_told_and_bounded(make_app, database, c
 
     bad, *good = send(app, "bad", *(f"o{i % 3}" for i in range(9)))
     set_back(app, database, "NEW.status = -1", ("error_try_times",))
-    report = app.drain(linger=0, retry_linger=3, time_limit=20)
+    report = app.drain(linger=0, retry_linger=1, time_limit=20)
     assert report.done == len(good)
     assert report.exit_code == 1
     assert starts.count(bad) <= 3
@@ -161,9 +160,8 @@ def test_a_failed_try_that_is_set_back_is_told_and_bounded(make_app, database, c
     assert f"message {bad}: its outcome is not written" in text
 
 
-def test_a_wait_that_is_set_back_is_no_endless_round(make_app, database, caplog):
-    app = make_app(lease_seconds=30, backoff_seconds=0.1)
-    app.create_schema()
+def test_a_wait_that_is_set_back_is_no_endless_round(app_with, database, caplog):
+    app = app_with(lease_seconds=30, backoff_seconds=0.1)
     starts: list[int] = []
 
     @app.handler("t", wait=wait_none())
@@ -173,15 +171,14 @@ def test_a_wait_that_is_set_back_is_no_endless_round(make_app, database, caplog)
 
     send(app, "bad")
     set_back(app, database, "NEW.status = 0", ("available_at", "later_times"))
-    report = app.drain(linger=0, time_limit=3)
+    report = app.drain(linger=0, time_limit=1.5)
     assert report.exit_code == 1
     assert len(starts) <= 3
     assert "its outcome is not written" in caplog.text
 
 
-def test_a_recovery_that_is_set_back_is_told_once_and_holds_up_no_other(make_app, database, caplog):
-    app = make_app(lease_seconds=3)
-    app.create_schema()
+def test_a_recovery_that_is_set_back_is_told_once_and_holds_up_no_other(app_with, database, caplog):
+    app = app_with(lease_seconds=3)
     bad, *good = send(app, "bad", "a", "b")
     for msg_id in (bad, *good):
         edit(app, msg_id, status=1, claimed_by="gone")

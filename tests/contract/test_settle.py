@@ -22,9 +22,8 @@ from tests.support.waiting import until
 
 
 @pytest.mark.requires("unique_index_of_any_column")
-def test_an_outcome_that_a_unique_index_of_the_user_refuses_ends_its_lane(make_app, caplog):
-    app = make_app(lease_seconds=30.0, poll_seconds=0.02)
-    app.create_schema()
+def test_an_outcome_that_a_unique_index_of_the_user_refuses_ends_its_lane(app_with, caplog):
+    app = app_with(lease_seconds=30.0, poll_seconds=0.02)
     table = Table(app)
     error = app.tables.message.c.last_error
     length = {"mysql_length": 200}
@@ -47,10 +46,9 @@ def test_an_outcome_that_a_unique_index_of_the_user_refuses_ends_its_lane(make_a
     assert_facts(caplog, "message 2:")
 
 
-def test_messages_whose_outcome_cannot_be_written_are_recovered_while_we_go_on(make_app, caplog):
+def test_messages_whose_outcome_cannot_be_written_are_recovered_while_we_go_on(app_with, caplog):
     """They stay flagged by our id: so we go on under another one, and its lease expires."""
-    app = make_app(lease_seconds=1.0, poll_seconds=0.02)
-    app.create_schema()
+    app = app_with(lease_seconds=1.0, poll_seconds=0.02)
     table = Table(app)
     app.add_handler("t", lambda msg: None)
     send(app, "a")
@@ -156,7 +154,7 @@ def test_settle_whose_connection_is_lost_is_in_doubt(database, app):
         assert worker.instance.shared.identity.tenure.doubtful == {first}
 
 
-def test_a_next_message_that_goes_meanwhile_costs_no_other_lane_a_statement(make_app, monkeypatch):
+def test_a_next_message_that_goes_meanwhile_costs_no_other_lane_a_statement(app_with, monkeypatch):
     """The batch is written again in steps, not lane by lane."""
     alone: list[int] = []
     real = settle.settle_one
@@ -166,8 +164,7 @@ def test_a_next_message_that_goes_meanwhile_costs_no_other_lane_a_statement(make
         return real(conn, t, one, **more)
 
     monkeypatch.setattr(settle, "settle_one", counted)
-    app = make_app(poll_seconds=0.02)
-    app.create_schema()
+    app = app_with(poll_seconds=0.02)
     table = Table(app)
     message = app.tables.message
 

@@ -132,6 +132,7 @@ class Sharing:
             conn.execute(t.msg_id.table.update().where(t.msg_id.in_(ids)).values(status=2))
 
 
+@pytest.mark.quick("mariadb")
 def test_instances_read_the_rows_without_an_object_of_their_own_share(app, monkeypatch):
     sharing = Sharing(app, 4, monkeypatch)
     left = set(send(app, *[None] * 3000))
@@ -193,6 +194,7 @@ def test_a_long_read_past_the_rows_of_others_is_not_repeated_at_each_look(app, t
     assert sum(own for _, own in sharing.read) == 1
 
 
+@pytest.mark.quick("postgresql")
 @pytest.mark.requires("index_by_age")
 def test_a_message_that_was_given_back_is_read_again_in_its_share(app, table, monkeypatch):
     sharing = Sharing(app, 2, monkeypatch)

@@ -148,7 +148,7 @@ def test_a_keyboard_interrupt_in_a_handler_stops_a_worker_in_the_background(app,
 @pytest.mark.requires("sessions")
 @pytest.mark.quick("postgresql")
 def test_a_stop_does_not_wait_for_a_heartbeat_without_an_answer(app, monkeypatch):
-    monkeypatch.setattr(instance_module, "ROLE_SECONDS", 2.0)
+    monkeypatch.setattr(instance_module, "ROLE_SECONDS", 0.7)
     app.add_handler("t", lambda msg: None)
     worker = app.worker(threads=1)
     worker.start()
@@ -189,7 +189,7 @@ def test_a_stop_does_not_wait_for_a_row_that_somebody_has_locked(one, app, table
 @pytest.mark.quick("mariadb")
 @pytest.mark.requires("common_sql")
 def test_a_stop_does_not_wait_for_ever_for_an_answer(one, app, monkeypatch):
-    monkeypatch.setattr(housekeeper, "LEAVE_SECONDS", 2.0)
+    monkeypatch.setattr(housekeeper, "LEAVE_SECONDS", 0.7)
     hangs, answered = iter([True]), threading.Event()
 
     def none_left(link: Connections) -> bool:

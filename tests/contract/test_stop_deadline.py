@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, Context, Message
-from msgworker.instance.instance import GIVE_UP_SECONDS
+from msgworker.instance import instance as instance_module
 from msgworker.instance.stop import StopOnce
 from tests.support.leases import leases
 from tests.support.rows import send
@@ -40,10 +40,10 @@ def test_a_stop_cancels_a_handler_before_it_waits_for_what_that_holds(app, table
 
     app.add_handler("t", lambda msg: None)
     send(app, "long", topic="long")
+    send(app, *range(20))
     worker = app.worker(threads=2)
     worker.start()
     assert started.wait(60)
-    send(app, *range(20))
     assert worker.stop(grace=25) is True
     assert table.statuses[0] == 2
     assert set(table.statuses) <= {0, 2}
@@ -80,7 +80,7 @@ def test_a_stop_ends_at_its_deadline_beside_a_lock_on_the_table(app, transaction
         worker.stop(grace=0.5)
         took = time.monotonic() - begun
         conn.invalidate()
-    assert took < 0.5 + GIVE_UP_SECONDS + 3  # the machine may be busy
+    assert took < 0.5 + instance_module.GIVE_UP_SECONDS + 3  # the machine may be busy
     until(lambda: threads_of_ours() == [], "what it left has ended")
 
 
@@ -108,7 +108,8 @@ def test_async_handlers_are_cancelled_at_the_end_of_the_grace_time(app, table, o
     assert threads_of_ours() == []
 
 
-def test_an_async_handler_that_swallows_its_cancel_keeps_its_message(app, table):
+def test_an_async_handler_that_swallows_its_cancel_keeps_its_message(app, table, monkeypatch):
+    monkeypatch.setattr(instance_module, "CANCEL_SECONDS", 0.3)
     started, go = threading.Event(), threading.Event()
 
     @app.handler("t")
@@ -128,7 +129,10 @@ def test_an_async_handler_that_swallows_its_cancel_keeps_its_message(app, table)
     until(lambda: threads_of_ours() == [], "its loop has ended")
 
 
-def test_after_a_stop_with_running_handlers_their_threads_and_connections_come_back(app):
+def test_after_a_stop_with_running_handlers_their_threads_and_connections_come_back(
+    app, monkeypatch
+):
+    monkeypatch.setattr(instance_module, "CANCEL_SECONDS", 0.3)
     started, go = threading.Semaphore(0), threading.Event()
 
     @app.handler("sync", transactional=True)

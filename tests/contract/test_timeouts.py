@@ -93,9 +93,8 @@ def test_an_error_after_the_timeout_is_a_timeout_that_tells_the_error_too(app, t
     assert "s, its limit is 0.05 s; then it raised ValueError: no connection to give back" in text
 
 
-def test_handler_over_its_timeout_is_told_and_its_try_fails(make_app, caplog):
-    app = make_app(lease_seconds=6.0)
-    app.create_schema()
+def test_handler_over_its_timeout_is_told_and_its_try_fails(app_with, caplog):
+    app = app_with(lease_seconds=6.0)
 
     @app.handler("t", timeout=0.05, wait=wait_fixed(3600))
     def handle(msg: Message, ctx: Context) -> None:
@@ -111,10 +110,9 @@ def test_handler_over_its_timeout_is_told_and_its_try_fails(make_app, caplog):
 
 
 @pytest.fixture
-def hangs(make_app):
+def hangs(app_with):
     """An App whose handler "hangs" runs, longer than it may, until the event that comes with it."""
-    app = make_app(lease_seconds=6.0)
-    app.create_schema()
+    app = app_with(lease_seconds=6.0)
     end = threading.Event()
     app.add_handler(
         "hangs", lambda msg: end.wait(60), timeout=0.05, timeout_action="restart", wait=wait_none()

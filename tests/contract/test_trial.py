@@ -85,7 +85,7 @@ def test_ids_that_a_trigger_gives_are_ids(sqlite):
 
 
 def test_a_trial_leaves_no_row_and_uses_up_no_id(database, make_app, app, table):
-    for _ in range(3):
+    for _ in range(2):
         app.create_schema()
         app.ops.doctor()
     assert table.statuses == []
@@ -94,7 +94,7 @@ def test_a_trial_leaves_no_row_and_uses_up_no_id(database, make_app, app, table)
     assert [one.severity for one in trial] == [Severity.FINE]
     make_table(database)
     theirs = make_app(table=TABLE)
-    for _ in range(3):
+    for _ in range(2):
         theirs.create_schema()
         theirs.ops.doctor()
     assert send(theirs, "a", "b") == [1, 2]
@@ -156,6 +156,7 @@ POLICIES = {
 }
 
 
+@pytest.mark.quick("no policy|no flag")
 @pytest.mark.parametrize("case", POLICIES)
 def test_policies_that_let_no_message_run_are_told_at_once(postgresql, role, case):
     app = App(postgresql.url)
@@ -388,6 +389,7 @@ def test_row_level_security_switched_on_during_a_drain_is_told(postgresql, role)
         worker.drain(linger=0, threads=1)
 
 
+@pytest.mark.quick("lease|pause")
 @pytest.mark.parametrize("table", ["msgworker_lease", "msgworker_item", "msgworker_pause"])
 def test_row_level_security_of_our_own_tables_is_told(postgresql, role, table):
     app = App(postgresql.url)

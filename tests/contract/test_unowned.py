@@ -15,7 +15,7 @@ from msgworker.instance.instance import Instance
 from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.outcome import Result
 from msgworker.message import Outcome
-from tests.support.leases import leases
+from tests.support.leases import beat_now, leases
 from tests.support.rounds import beat, by_hand, fetch
 from tests.support.rows import Table, send
 from tests.support.tables import SEED, seed_table
@@ -58,11 +58,6 @@ def claims_ahead(worker: Worker) -> None:
     """More is claimed at once than there are threads."""
     assert worker.instance is not None
     worker.instance.lanes.took(0.0)
-
-
-def beat_now(worker: Worker) -> None:
-    assert worker.instance is not None
-    worker.instance.heartbeat.wake()
 
 
 def queued(one: Instance) -> list[Lane]:

@@ -26,12 +26,22 @@ def make_app(database: Any) -> MakeApp:
 
 
 @pytest.fixture
-def app(ready: None, database: Any, make_app: MakeApp) -> App:
+def app_with(ready: None, database: Any, make_app: MakeApp) -> MakeApp:
+    """Apps with these settings whose schema exists."""
+
+    def make(**settings: Any) -> App:
+        app = make_app(**settings)
+        if not database.ready:
+            app.create_schema()
+        return app
+
+    return make
+
+
+@pytest.fixture
+def app(app_with: MakeApp) -> App:
     """An App whose schema exists."""
-    app = make_app()
-    if not database.ready:
-        app.create_schema()
-    return app
+    return app_with()
 
 
 @pytest.fixture

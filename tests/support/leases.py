@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from msgworker import App
+from msgworker import App, Worker
 from msgworker.store import lease
 from tests.support.rows import Table
 from tests.support.waiting import until
@@ -54,3 +54,10 @@ def beats(app: App) -> int:
     with app.engine.connect() as conn:
         c = app.tables.lease.c
         return int(conn.scalar(sa.select(c.term).where(c.kind == "instance")) or 0)
+
+
+def beat_now(worker: Worker) -> None:
+    """Its heartbeat and its housekeeper do not wait for their next round."""
+    assert worker.instance is not None
+    worker.instance.heartbeat.wake()
+    worker.instance.housekeeper.wake()
