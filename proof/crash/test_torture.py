@@ -21,7 +21,7 @@ from tests.plugin import NAMES, Database
 from tests.support.cutting import Cutter
 
 SECONDS = 4.0
-PROCESSES = 4
+PROCESSES = 3
 ALL = replace(SCENARIOS["everything"], kill=0.8, crash=2.0)  # one crash at least
 LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("oracle-mariadb", "partitions")]
 

@@ -19,9 +19,9 @@ LONG_SEED = int(os.environ.get("MSGWORKER_TEST_SEED", "2"))
 
 @pytest.mark.quick("postgresql")
 def test_odd_rows_among_good_ones_harm_themselves_only(database: Any) -> None:
-    found = hunt_rows(database.url, database.name, rows=20, at_once=30, start=SEED)
+    found = hunt_rows(database.url, database.name, rows=12, at_once=30, start=SEED)
     assert not found.faults, str(found)
-    assert found.figures["rows"] >= 20
+    assert found.figures["rows"] >= 12
     assert min(found.figures["done"], found.figures["dead"]) > 0
 
 

@@ -21,10 +21,8 @@ def empty(servers: Any, tmp_path: Path) -> Iterator[Database]:
     yield from _fresh("oracle-mariadb", servers, tmp_path)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[] if name == "B1" else [pytest.mark.long]) for name in SHAPES],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", SHAPES)
 def test_a_message_costs_no_more_on_oracle_than_recorded(empty: Database, name: str) -> None:
     counted, kept = asdict(counting.count(empty.url, name)), counting.kept()[name]
     for what, most in kept.items():

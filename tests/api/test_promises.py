@@ -83,6 +83,7 @@ def test_a_write_that_is_answered_503_with_a_promise_is_never_done(
     assert len(table.statuses) == (2 if key is None else 1)
 
 
+@pytest.mark.quick("sqlite-rerun|postgresql-pause")
 @pytest.mark.parametrize(
     "write",
     [

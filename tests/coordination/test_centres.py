@@ -326,7 +326,7 @@ def test_a_killed_server_that_is_back_goes_on(kind):
         server.remove()
 
 
-@pytest.mark.quick("sqlite|redis")
+@pytest.mark.quick("sqlite")
 def test_a_holder_that_is_stopped_for_too_long_knows_it_and_changes_nothing(place):
     name = place.name()
     command = [sys.executable, "-m", "tests.coordination.holder", place.url, name, "1.0"]

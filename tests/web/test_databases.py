@@ -16,7 +16,7 @@ from tests.support.ops import DONE, FAILED, NEW, RUNNING, many_dead, put
 from tests.support.pages import PLAIN, dangerous, fill, looked, paths
 from tests.support.rows import Table
 from tests.support.waiting import until
-from tests.support.web import browse
+from tests.support.web import browse, one_loop
 
 ABOUT = "a reason"
 
@@ -31,10 +31,11 @@ def _done(browser: Browser, kind: str, **chosen: Any) -> str:
 
 def test_every_page_of_a_full_table_is_shown_on_each_database(app: App, visit: Any) -> None:
     ids, browser = fill(app, PLAIN), visit(app)
-    for path in paths(PLAIN, ids):
-        page = looked(browser, path)
-        assert page.status != 503, f"{path}: {page.main}"
-        assert not dangerous(page), path
+    with one_loop(browser.client):
+        for path in paths(PLAIN, ids):
+            page = looked(browser, path)
+            assert page.status != 503, f"{path}: {page.main}"
+            assert not dangerous(page), path
 
 
 def test_what_forms_change_is_changed_on_each_database(app: App, visit: Any) -> None:
