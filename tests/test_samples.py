@@ -38,6 +38,7 @@ def test_sample_runs(sample: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 def test_the_contracts_of_the_sample_are_proved() -> None:
     done = run(f"samples/{PROVED}")
 

@@ -6,8 +6,8 @@ import ast
 import logging
 import re
 import shlex
-from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +17,7 @@ from msgworker.commands import Started, command, proposed, started
 from msgworker.logs import logger
 from msgworker.ops.results import Skip, Why
 from msgworker.web import serving
+from tests.names import nodes_of
 from tests.pages import refused
 from tests.support.programs import ROOT, Cli, dead, sql
 from tests.support.web import browse
@@ -36,14 +37,13 @@ VALUES = {"ID": "1", "NAME": "sqlite", "TEXT": "r", "HEX": "0" * 12, "@FILE": "{
 UNKNOWN = {"app_ref": "pkg.module:app"}
 
 
-@cache
 def texts(path: Path) -> list[str]:
     """The texts of a module that may name a command, but its docstrings, each as one; and what it
     gives to `command`."""
     source = path.read_text()
     if not _MAY_NAME.search(source):
         return []
-    nodes = list(ast.walk(ast.parse(source)))
+    nodes = nodes_of(path)
     left_out = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     for node in nodes:
         if isinstance(node, ast.JoinedStr):
@@ -65,6 +65,11 @@ def text_of(node: ast.AST) -> str:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
+OF_SOURCES = pytest.mark.xdist_group("sources")
+"""They share the parsed source with the tests of the house."""
+
+
+@OF_SOURCES
 def test_no_text_names_a_command_without_its_program() -> None:
     found = [
         f"{path.relative_to(ROOT)}: {short}"
@@ -77,7 +82,6 @@ def test_no_text_names_a_command_without_its_program() -> None:
     assert found == []
 
 
-@cache
 def named() -> dict[str, str]:
     """Every command that a text or a template names, and a file where it stands."""
     found = {}
@@ -90,26 +94,22 @@ def named() -> dict[str, str]:
     return {words: at for words, at in ready.items() if words[0].islower()}
 
 
-def test_most_commands_are_found_by_the_scan() -> None:
-    found = {words.split()[0] for words in named()}
-    assert len(named()) > 30
-    assert {"init-db", "doctor", "rerun", "edit", "release", "deal", "locks", "jobs"} <= found
-
-
-@pytest.mark.parametrize("words", sorted(named()))
-def test_every_command_that_a_text_names_runs_as_printed(
-    crm: Cli, folder: Path, words: str
-) -> None:
+@OF_SOURCES
+def test_every_command_that_a_text_names_runs_as_printed(crm: Cli, subtests: Any) -> None:
     """The real command line takes it; 2 is its exit code for a command that is wrong."""
-    with started(Started(given={"app_ref": "crm:app"})):
-        line = proposed(f"`msgworker {words}`")[1:-1]
-    assert refused(line.replace("NAME", "sqlite")) == [], named()[words]
-    name, *rest = shlex.split(line)[1:]
-    if name in WITHOUT_END:
-        return
-    given = [VALUES.get(word, word) for word in rest]
-    done = crm(name, *given)
-    assert done.exit_code != 2 or "--yes" in done.stderr, done.stderr
+    found = named()
+    most = {"init-db", "doctor", "rerun", "edit", "release", "deal", "locks", "jobs"}
+    assert most <= {words.split()[0] for words in found}
+    assert len(found) > 30
+    for words, at in sorted(found.items()):
+        with subtests.test(words=words, at=at):
+            with started(Started(given={"app_ref": "crm:app"})):
+                line = proposed(f"`msgworker {words}`")[1:-1]
+            assert refused(line.replace("NAME", "sqlite")) == []
+            name, *rest = shlex.split(line)[1:]
+            if name not in WITHOUT_END:
+                done = crm(name, *(VALUES.get(word, word) for word in rest))
+                assert done.exit_code != 2 or "--yes" in done.stderr, done.stderr
 
 
 def test_a_process_says_what_it_was_started_with(crm: Cli, folder: Path) -> None:

@@ -94,7 +94,7 @@ def test_a_dashboard_whose_database_hangs_ends_in_time(
     postgresql: Any, proxy: Proxy, tmp_path: Any
 ) -> None:
     App(postgresql.url).create_schema()
-    url, log = proxy.url_of(postgresql.url), tmp_path / "log"
+    url, log = f"{proxy.url_of(postgresql.url)}?connect_timeout=2", tmp_path / "log"
     with log.open("w") as out:
         process = program("web", "--url", url, "--port", "0", cwd=tmp_path, stderr=out)
     try:
