@@ -3,11 +3,13 @@ itself."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 import pty
 import shutil
+import sqlite3
 import struct
 import subprocess
 import sys
@@ -52,11 +54,16 @@ def filled(cli: Cli, folder: Path, scratch: Path) -> Cli:
     """A database with a dead message, 1, a failed fan-out, 2, and waiting ones; it is made once."""
     (folder / "narrow.py").write_text(NARROW)
     kept = scratch / "narrow.db"
-    if not kept.exists():
-        fill(cli)
-        sql(folder, "PRAGMA wal_checkpoint(TRUNCATE)")
-        shutil.copyfile(folder / "crm.db", kept)
-    shutil.copyfile(kept, folder / "crm.db")
+    if kept.exists():
+        shutil.copyfile(kept, folder / "crm.db")
+        return cli
+    fill(cli)
+    sql(folder, "UPDATE msgworker_try SET instance = 'vm-1-01234567'")
+    with (
+        contextlib.closing(sqlite3.connect(folder / "crm.db")) as made,
+        contextlib.closing(sqlite3.connect(kept)) as copy,
+    ):
+        made.backup(copy)
     return cli
 
 
@@ -66,7 +73,7 @@ def fill(cli: Cli) -> None:
         payload = json.dumps({"text": LONG, "list": [1, 2]})
         cli("send", topic, "--object-id", whose, "--payload", payload, "--app", "narrow:app")
     cli("send", "batch", "--object-id", "B-1", "--app", "narrow:app")
-    drained = cli("drain", "narrow:app", "--linger", "1", "--retry-linger", "1")
+    drained = cli("drain", "narrow:app", "--linger", "0", "--retry-linger", "30")
     assert drained.exit_code == 1, drained.stderr
     for n in range(3):
         cli("send", "nobody.handles.this.topic", "--object-id", f"W-{n}", "--app", "narrow:app")
