@@ -20,7 +20,7 @@ from proof.judge import JOB_OVER, ON_DONE, SENT_BY
 from tests.plugin import NAMES, Database
 from tests.support.cutting import Cutter
 
-SECONDS = 4.0
+SECONDS = 5.0
 PROCESSES = 3
 ALL = replace(SCENARIOS["everything"], kill=0.8, crash=2.0)  # one crash at least
 LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("oracle-mariadb", "partitions")]

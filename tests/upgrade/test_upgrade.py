@@ -290,7 +290,7 @@ def test_an_index_whose_creation_was_interrupted_is_made_anew(
 
 def test_a_table_in_use_is_waited_for_without_holding_up_others(postgresql: Any) -> None:
     """Who reads in a long transaction delays the upgrade; others read and write meanwhile."""
-    kept.restore(postgresql.engine(), 4)
+    kept.restore(postgresql.engine(), 11)
     app = App(postgresql.url)
     upgrading = threading.Thread(target=app.upgrade_schema)
     with postgresql.engine().begin() as long:
