@@ -35,10 +35,7 @@ def database(servers: Any, tmp_path: Any, scratch: Any) -> Iterator[Database]:
     yield from _ready("oracle-mariadb", servers, tmp_path, scratch, effects=True)
 
 
-@pytest.mark.quick(
-    "03113-before-commit-eff|00060-statement-cl|4011-after-commit-se|25408-statement-se|"
-    "08177-before-commit-eff"
-)
+@pytest.mark.quick("03113-before-commit-eff|00060-statement-cl|4011-after-commit-se")
 @pytest.mark.parametrize(
     ("code", "place", "only"),
     FAULTS,

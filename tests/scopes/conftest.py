@@ -49,9 +49,9 @@ def app(make_app: MakeApp) -> App:
 
 
 @pytest.fixture
-def locks(app: App) -> Iterator[DatabaseLocks]:
-    """Locks beside the table of `app`."""
-    made = DatabaseLocks(app.engine)
+def locks(make_app: MakeApp) -> Iterator[DatabaseLocks]:
+    """Locks in the test's database."""
+    made = DatabaseLocks(make_app().engine)
     made.create_schema()
     yield made
     made.close()

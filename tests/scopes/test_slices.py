@@ -200,7 +200,7 @@ OBJECTS: dict[str, tuple[Any, ...]] = {
 }
 
 
-@pytest.mark.quick
+@pytest.mark.quick("BIGINT|DECIMAL|sqlite")
 @pytest.mark.parametrize("objects", OBJECTS)
 def test_each_object_that_is_sent_is_in_a_shard(database, make_app, locks, objects):
     app = own_table(make_app, database.name, objects, "SMALLINT")
