@@ -7,7 +7,7 @@ import enum
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -136,6 +136,7 @@ class Subject:
     limit: float | None = None
     lacks_where: str = ""
     guards: Sequence[str] = ()
+    looked_at: dict[sa.Table, Difference] = field(default_factory=dict)
 
     @contextmanager
     def another(self) -> Iterator[Connection]:
@@ -197,8 +198,11 @@ class Subject:
         return apply.add_with_default_for_new(self.conn.dialect, table, column)
 
     def lacks(self, table: sa.Table) -> Difference:
-        """What one of our tables, or the message table, lacks."""
-        return difference(table, describe.look(self.inspector, table), self.database)
+        """What one of our tables, or the message table, lacks; looked at once."""
+        if table not in self.looked_at:
+            there = describe.look(self.inspector, table)
+            self.looked_at[table] = difference(table, there, self.database)
+        return self.looked_at[table]
 
 
 def subject_of(
