@@ -44,7 +44,7 @@ def elsewhere(p: Any) -> list[Finding]:
 @pytest.mark.quick("postgresql")
 @pytest.mark.requires("common_sql")
 def test_doctor_tells_what_it_found_in_time_and_names_the_checks_that_were_not(app, monkeypatch):
-    checks(monkeypatch, quick, endless, elsewhere, quick)
+    checks(monkeypatch, quick, endless, quick, elsewhere)
     app.ops.counts()
     begun = time.monotonic()
     found = app.ops.within(2.0).doctor()
