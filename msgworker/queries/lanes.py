@@ -22,7 +22,7 @@ from sqlalchemy import ColumnElement, Connection, bindparam
 
 from msgworker.db import AnyId, AnyText, beginning
 from msgworker.errors import ConfigError
-from msgworker.message import State
+from msgworker.message import State, topic_of
 from msgworker.payload import BEGINNING, is_text, shortened
 from msgworker.queries import messages
 from msgworker.queries.explain import Reason, World, of_heads
@@ -31,6 +31,7 @@ from msgworker.store import bounded, candidates, controls
 from msgworker.store.bounded import (
     MOST_CURSOR,
     NO_CURSOR,
+    WAITING,
     Capped,
     Found,
     Walk,
@@ -54,6 +55,7 @@ class LaneInfo:
     reason, why: why the head does not run, or what it does, as of `explain`, a word and a sentence.
     started, running_seconds: of a head that an instance has claimed, whether its handler has
     started and how long it has run, as far as the last heartbeat says; None = not known.
+    limited: what reason and why say of a limit, under its name until 0.2; it goes in 1.0.
     """
 
     object_id: Any
@@ -64,6 +66,7 @@ class LaneInfo:
     why: str
     started: bool | None = None
     running_seconds: float | None = None
+    limited: str | None = None
 
 
 BLOCKED = (
@@ -245,11 +248,12 @@ def _one_of_each(found: Iterable[Any]) -> list[int]:
 
 def _infos(conn: Connection, t: Tables, world: World, heads: Mapping[int, int]) -> list[LaneInfo]:
     """The objects of these heads, with how many messages each has, in this order."""
-    infos = messages.by_ids(conn, t, list(heads))
+    infos, full = messages.by_ids(conn, t, list(heads)), world.full()
     found = []
     for one in of_heads(conn, t, [infos[head] for head in heads if head in infos], world):
         head, behind = one.message, heads[one.message.msg_id] - 1
-        told = (one.reason, one.text, one.started, one.running_seconds)
+        limited = full.get(topic_of(head.topic)) if head.status in WAITING else None
+        told = (one.reason, one.text, one.started, one.running_seconds, limited)
         found.append(LaneInfo(head.object_id, head, min(behind, BEHIND), behind > BEHIND, *told))
     return found
 

@@ -64,7 +64,8 @@ def test_explain_names_the_permit_or_the_token_that_a_message_waits_for(app):
     assert (found.limit.use, found.limit.lacks) == ("1 of 1 running", "a permit")
     lanes = {lane.head.msg_id: lane for lane in app.ops.lanes()}
     assert (lanes[waits].reason, lanes[waits].why) == (found.reason, found.text)
-    assert lanes[held].reason is Reason.RUNNING
+    assert (lanes[held].reason, lanes[held].limited) == (Reason.RUNNING, None)
+    assert lanes[waits].why == f"it waits for {lanes[waits].limited}"  # its name until 1.0
     paced = app.ops.explain(late)
     assert "a start of paced: its rate is 1/h, the next in 3.6" in paced.text
     assert paced.limit.use.startswith("0 running, rate 1/h (next start in 3.6")
