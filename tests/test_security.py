@@ -57,6 +57,7 @@ IMPORTS = {
     "msgworker/cli/group.py": "commands",
     "msgworker/cli/options.py": "the App that the command line names",
     "msgworker/db/database.py": "the databases that are supported",
+    "msgworker/ops/__init__.py": "public names",
 }
 """Who imports by a name that is not written there, and what it is the name of."""
 

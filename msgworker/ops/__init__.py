@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from msgworker.doctor import Finding
+import importlib
+import typing
+
 from msgworker.ops.edits import Edits
 from msgworker.ops.records import Jobs, Locking, Scheduling
-from msgworker.ops.results import Repaired
 from msgworker.ops.upkeep import Upkeep
-from msgworker.queries.counts import Count
-from msgworker.queries.explain import Explanation
-from msgworker.queries.failures import Failures
-from msgworker.queries.instances import InstanceInfo
-from msgworker.queries.jobs import Hold, JobInfo, JobState
-from msgworker.queries.lanes import LaneInfo
-from msgworker.queries.messages import MessageInfo
-from msgworker.store.audit import AuditEntry, Edited, Operation
-from msgworker.store.bounded import Found
-from msgworker.store.controls import Pause, PausedJob
-from msgworker.store.tries import Try
+
+if typing.TYPE_CHECKING:
+    from msgworker.doctor import Finding
+    from msgworker.ops.results import Repaired
+    from msgworker.queries.counts import Count
+    from msgworker.queries.explain import Explanation
+    from msgworker.queries.failures import Failures
+    from msgworker.queries.instances import InstanceInfo
+    from msgworker.queries.jobs import Hold, JobInfo, JobState
+    from msgworker.queries.lanes import LaneInfo
+    from msgworker.queries.messages import MessageInfo
+    from msgworker.store.audit import AuditEntry, Edited, Operation
+    from msgworker.store.bounded import Found
+    from msgworker.store.controls import Pause, PausedJob
+    from msgworker.store.tries import Try
 
 __all__ = [
     "AuditEntry",
@@ -41,6 +46,36 @@ __all__ = [
     "Try",
 ]
 
+_HOMES = {
+    "AuditEntry": "store.audit",
+    "Count": "queries.counts",
+    "Edited": "store.audit",
+    "Explanation": "queries.explain",
+    "Failures": "queries.failures",
+    "Finding": "doctor",
+    "Found": "store.bounded",
+    "Hold": "queries.jobs",
+    "InstanceInfo": "queries.instances",
+    "JobInfo": "queries.jobs",
+    "JobState": "queries.jobs",
+    "LaneInfo": "queries.lanes",
+    "MessageInfo": "queries.messages",
+    "Operation": "store.audit",
+    "Pause": "store.controls",
+    "PausedJob": "store.controls",
+    "Repaired": "ops.results",
+    "Try": "store.tries",
+}
+"""The modules of what is returned, which are imported when a name is asked for."""
+
 
 class Ops(Jobs, Edits, Upkeep, Scheduling, Locking):
     """Reads and repairs for operators, in short transactions."""
+
+
+def __getattr__(name: str) -> typing.Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(f"msgworker.{_HOMES[name]}"), name)
+    globals()[name] = found
+    return found

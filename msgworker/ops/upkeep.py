@@ -25,6 +25,7 @@ from msgworker.ops.looks import Clock, check_since, check_text, filter_of
 from msgworker.ops.operation import RecordedOperation, Step, Writing, check_all
 from msgworker.ops.results import How, OnProgress, Repaired, Skip, Skips, Why, rate_of
 from msgworker.ops.selection import PAGE, SAMPLE, DryRun
+from msgworker.schema.apply import add_columns
 from msgworker.store import (
     audit,
     change,
@@ -80,11 +81,18 @@ def open_archive(engine: sa.Engine, t: Tables, name: str | None) -> Archive | No
         return None
     try:
         with connecting(engine) as conn:
-            return purge.open_archive(conn, t, name)
+            into = purge.open_archive(conn, t, name)
     except DBAPIError as error:
         if trouble(error) is Trouble.LOST:
             raise
         raise SchemaError(f"the archive table {name} cannot be used: {reason_of(error)}") from error
+    if into.lacking:
+        adding = "; ".join(add_columns(engine.dialect, into.table, [c]) for c in into.lacking)
+        raise SchemaError(
+            f"the archive table {name} lacks column {', '.join(c.name for c in into.lacking)}: run "
+            f"`{adding}`, or name a table that is not there yet, which is then made"
+        )
+    return into
 
 
 def purge_all(op: RecordedOperation, t: Tables, old: Old, into: Archive | None) -> None:

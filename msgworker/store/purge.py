@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
 from msgworker import db
-from msgworker.errors import ConfigError, SchemaError
+from msgworker.errors import ConfigError
 from msgworker.message import Status
 from msgworker.store import items
 from msgworker.store.audit import inserted
@@ -98,11 +98,13 @@ def beside(conn: Connection, t: Tables) -> list[sa.Table]:
 
 
 class Archive(NamedTuple):
-    """An archive table, and which of its columns takes which of the message table's."""
+    """An archive table, which of its columns takes which of the message table's, and which it
+    lacks."""
 
     table: sa.Table
     source: list[str]
     names: list[str]
+    lacking: Sequence[sa.Column[Any]] = ()
 
 
 def archive_name(t: Tables, name: str) -> MessageTable:
@@ -120,8 +122,7 @@ def archive_name(t: Tables, name: str) -> MessageTable:
 
 
 def open_archive(conn: Connection, t: Tables, name: str) -> Archive:
-    """The archive table, with every column of the message table; made if it is not there. Raises
-    SchemaError for columns that an existing one lacks."""
+    """The archive table, for every column of the message table; made if it is not there."""
     spec = archive_name(t, name)
     schema = spec.schema or t.spec.schema
     live = sa.Table(t.message.name, sa.MetaData(), schema=t.message.schema, autoload_with=conn)
@@ -135,13 +136,9 @@ def open_archive(conn: Connection, t: Tables, name: str) -> Archive:
         return Archive(made, [c.name for c in wanted], [c.name for c in wanted])
     found = sa.Table(spec.bare_name, sa.MetaData(), schema=schema, autoload_with=conn)
     have = {c.name.lower(): c.name for c in found.c}
-    lacking = [c.name for c in wanted if c.name.lower() not in have]
-    if lacking:
-        raise SchemaError(
-            f"the archive table {name} lacks column {', '.join(lacking)}: add it, or name a "
-            "table that is not there yet, which is then made"
-        )
-    return Archive(found, [c.name for c in wanted], [have[c.name.lower()] for c in wanted])
+    lacking = [sa.Column(c.name, c.type) for c in wanted if c.name.lower() not in have]
+    names = [have.get(c.name.lower(), c.name) for c in wanted]
+    return Archive(found, [c.name for c in wanted], names, lacking)
 
 
 def _copied(c: sa.Column[Any], is_key: bool) -> sa.Column[Any]:

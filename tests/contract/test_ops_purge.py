@@ -84,6 +84,22 @@ def test_purge_refuses_an_archive_that_lacks_columns(app, table):
     assert table.statuses == [2]
 
 
+def test_an_archive_of_before_an_upgrade_gets_its_column_by_the_statement_of_the_error(app, table):
+    put(app, ("a", DONE), finished_at=OLD)
+    assert app.ops.purge("30d", archive_to="old_m") == 1
+    with app.engine.begin() as conn:
+        conn.execute(sa.text("ALTER TABLE old_m DROP COLUMN job_id"))
+        conn.execute(sa.text("ALTER TABLE old_m DROP COLUMN topic"))
+    put(app, ("b", DONE), finished_at=OLD)
+    with pytest.raises(SchemaError, match="old_m lacks column ") as refused:
+        app.ops.purge("30d", archive_to="old_m")
+    assert table.statuses == [2]
+    with app.engine.begin() as conn:
+        for statement in str(refused.value).split("`")[1::2][0].split("; "):
+            conn.execute(sa.text(statement))
+    assert app.ops.purge("30d", archive_to="old_m") == 1
+
+
 def test_an_archive_that_does_not_take_the_rows_loses_none(app, table):
     put(app, ("a", DONE), finished_at=OLD)
     assert app.ops.purge("30d", archive_to="old_m") == 1
