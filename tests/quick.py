@@ -8,7 +8,7 @@ crash tests, are quick on all (ON_ALL). A mark at the test says otherwise:
   long            it takes seconds, or what it proves is proved by a quick one: all of it is long
   quick           it is quick with all its parameters, on all databases
   quick(PATTERN)  with those in whose id the pattern is found, and no others
-  core            on the stand-in of Oracle and through PgBouncer, too
+  core            on the stand-in of Oracle, too; `make proof` runs these through PgBouncer
 
 Each promise keeps its main test in `make test`.
 """

@@ -1,4 +1,4 @@
-"""The core of the contract suite through PgBouncer; `make proof` runs the rest of it."""
+"""The core of the contract suite through PgBouncer; a part of `make proof` is the rest of it."""
 
 from __future__ import annotations
 
