@@ -67,8 +67,8 @@ def test_explain_names_the_permit_or_the_token_that_a_message_waits_for(app):
     assert (lanes[held].reason, lanes[held].limited) == (Reason.RUNNING, None)
     assert lanes[waits].why == f"it waits for {lanes[waits].limited}"  # its name until 1.0
     paced = app.ops.explain(late)
-    assert "a start of paced: its rate is 1/h, the next in 3.6" in paced.text
-    assert paced.limit.use.startswith("0 running, rate 1/h (next start in 3.6")
+    assert "a start of paced: its rate is 1/h, the next in 3." in paced.text
+    assert paced.limit.use.startswith("0 running, rate 1/h (next start in 3.")
     assert paced.limit.lacks == "a start"
     edit(app, held, status=2, claimed_by=None)
     assert why(app, waits) is Reason.NEXT
