@@ -41,7 +41,7 @@ QUERIES = st.text(max_size=30)
 def _emptied(app: App) -> None:
     known = set(sa.inspect(app.engine).get_table_names())
     with app.engine.begin() as conn:
-        for table in app.tables.message.metadata.sorted_tables:
+        for table in (app.tables.message, *app.tables.lease.metadata.sorted_tables):
             if table.name in known and table.name.startswith("msgworker_"):
                 conn.execute(sa.delete(table))
 

@@ -45,7 +45,8 @@ class Base:
         with self.engine.begin() as conn:
             for t in self.tables.values():
                 CANCEL.of(t)  # which a rerun asks
-                t.message.metadata.create_all(conn)
+                for metadata in (t.message.metadata, t.lease.metadata):
+                    metadata.create_all(conn)
                 for index in t.message.indexes:
                     index.create(conn, checkfirst=True)
 

@@ -164,7 +164,8 @@ class World:
         raw.create_function("julianday", 1, self.clock.julianday)
         self.schedule = SCHEDULE.of(self.t)
         self.keys = keys
-        self.t.message.metadata.create_all(self.conn)
+        for metadata in (self.t.message.metadata, self.t.lease.metadata):
+            metadata.create_all(self.conn)
         raw.execute("CREATE TABLE effects (msg_id INTEGER)")
         if not guard:
             raw.execute(f"DROP INDEX {self.t.guard_name}")
