@@ -30,8 +30,8 @@ END_SECONDS = 600
 class Job:
     """What each process does.
 
-    handler: a name of bench/handlers.py. group, batch: as of `@app.handler`. time_limit: seconds;
-    None = until nothing is left.
+    handler: a name of bench/handlers.py. group, batch: as of `@app.handler`. deletes: what is done
+    is deleted. time_limit: seconds; None = until nothing is left.
     """
 
     url: str
@@ -40,6 +40,7 @@ class Job:
     sleep_seconds: float = 0.0
     group: int | None = None
     batch: int | None = None
+    deletes: bool = False
     time_limit: float | None = None
     settings: tuple[tuple[str, Any], ...] = ()
 
@@ -49,6 +50,7 @@ class Job:
         options: dict[str, Any] = {"transactional": self.handler in TRANSACTIONAL}
         options |= {"group": self.group} if self.group else {}
         options |= {"batch": self.batch} if self.batch else {}
+        options |= {"when_done": "delete"} if self.deletes else {}
         return options
 
 

@@ -43,8 +43,9 @@ class Drain:
     the driver), or a number.
     prototype: the number of objects the prototype is run with, None = not compared. plain: the
     number of objects of a small table that is drained for comparison. job: all are of one job, and
-    each round is one without it besides, before or after it in turn. handler, group, batch: see
-    `Job`. analyzed: how many of `rows` were there when statistics were taken, None = all.
+    each round is one without it besides, before or after it in turn. handler, group, batch,
+    deletes: see `Job`. analyzed: how many of `rows` were there when statistics were taken, None =
+    all.
     """
 
     scenario: str
@@ -57,6 +58,7 @@ class Drain:
     sleep_seconds: float = 0.0
     group: int | None = None
     batch: int | None = None
+    deletes: bool = False
     time_limit: float | None = None
     limit: Literal["batched", "transaction"] | float | None = "batched"
     prototype: int | None = None
@@ -274,6 +276,7 @@ def drained(place: Place, drain: Drain) -> tuple[Verdict, list[Seen]]:
         sleep_seconds=drain.sleep_seconds,
         group=drain.group,
         batch=drain.batch,
+        deletes=drain.deletes,
         time_limit=drain.time_limit,
     )
     seen = run_all(job, drain.processes)

@@ -463,12 +463,19 @@ UPDATE msgworker_message FORCE INDEX (PRIMARY) SET available_at=CASE WHEN (msgwo
     (/* each of mw_nexts */) AND msgworker_message.status = 0 AND (msgworker_message.available_at IS NULL OR
     msgworker_message.available_at <= utc_timestamp(6))) AND 1 ORDER BY msgworker_message.object_id ,
     msgworker_message.msg_id;
-UPDATE msgworker_message FORCE INDEX (PRIMARY) SET status=2, claimed_by=NULL, finished_at=utc_timestamp(6)
-    WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status = 1 AND
-    msgworker_message.claimed_by = %s;
 SELECT msgworker_message.msg_id
 FROM msgworker_message FORCE INDEX (PRIMARY)
 WHERE msgworker_message.msg_id IN (/* each of mw_ids */) ORDER BY msgworker_message.msg_id FOR UPDATE;
+DELETE FROM msgworker_message USING msgworker_message FORCE INDEX (PRIMARY) WHERE msgworker_message.job_id IS
+    NULL AND coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id IN (/* each of
+    mw_ids */) AND msgworker_message.status = 1 AND msgworker_message.claimed_by = %s;
+UPDATE msgworker_message FORCE INDEX (PRIMARY) SET status=1, available_at=NULL, claimed_by=%s,
+    claimed_at=utc_timestamp(6) WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND
+    msgworker_message.status = 0 AND (msgworker_message.available_at IS NULL OR msgworker_message.available_at
+    <= utc_timestamp(6)) AND 1 ORDER BY msgworker_message.object_id , msgworker_message.msg_id;
+UPDATE msgworker_message FORCE INDEX (PRIMARY) SET status=2, claimed_by=NULL, finished_at=utc_timestamp(6)
+    WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status = 1 AND
+    msgworker_message.claimed_by = %s;
 UPDATE msgworker_message FORCE INDEX (PRIMARY) SET status=-1, available_at=CASE WHEN (CASE WHEN
     (coalesce(msgworker_message.error_try_times, 0) < 3) THEN coalesce(msgworker_message.error_try_times, 0) +
     %s ELSE 3 END >= 3) THEN NULL ELSE (utc_timestamp(6) + INTERVAL ROUND(%s * 1000000) MICROSECOND) END,
@@ -507,14 +514,21 @@ WHERE msgworker_message.msg_id IN (/* each of mw_ids */) ORDER BY msgworker_mess
 UPDATE msgworker_message FORCE INDEX (PRIMARY) SET status=2, claimed_by=NULL, finished_at=utc_timestamp(6)
     WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status = 1 AND
     msgworker_message.claimed_by = %s;
-UPDATE msgworker_message FORCE INDEX (PRIMARY) SET status=2, finished_at=utc_timestamp(6) WHERE
-    msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status = 0 AND
+UPDATE msgworker_message FORCE INDEX (PRIMARY) SET status=2, claimed_by=NULL, finished_at=utc_timestamp(6)
+    WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status = 0 AND
     (msgworker_message.available_at IS NULL OR msgworker_message.available_at <= utc_timestamp(6)) AND
     coalesce(msgworker_message.error_try_times, 0) = 0;
 UPDATE msgworker_message FORCE INDEX (PRIMARY) SET status=1, available_at=NULL, claimed_by=%s,
     claimed_at=utc_timestamp(6) WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND
     msgworker_message.status = 0 AND (msgworker_message.available_at IS NULL OR msgworker_message.available_at
     <= utc_timestamp(6)) AND 1 ORDER BY msgworker_message.object_id , msgworker_message.msg_id;
+DELETE FROM msgworker_message USING msgworker_message FORCE INDEX (PRIMARY) WHERE msgworker_message.job_id IS
+    NULL AND coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id IN (/* each of
+    mw_ids */) AND msgworker_message.status = 1 AND msgworker_message.claimed_by = %s;
+DELETE FROM msgworker_message USING msgworker_message FORCE INDEX (PRIMARY) WHERE msgworker_message.job_id IS
+    NULL AND coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id IN (/* each of
+    mw_ids */) AND msgworker_message.status = 0 AND (msgworker_message.available_at IS NULL OR
+    msgworker_message.available_at <= utc_timestamp(6)) AND coalesce(msgworker_message.error_try_times, 0) = 0;
 
 -- settle_one: Write one settlement in the caller's transaction; LOST writes nothing at all
 UPDATE msgworker_message FORCE INDEX (PRIMARY) SET available_at=CASE WHEN (msgworker_message.status = 1) THEN
@@ -537,6 +551,9 @@ UPDATE msgworker_message FORCE INDEX (PRIMARY) SET status=1, available_at=NULL, 
     claimed_at=utc_timestamp(6) WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND
     msgworker_message.status = 0 AND (msgworker_message.available_at IS NULL OR msgworker_message.available_at
     <= utc_timestamp(6)) AND 1 ORDER BY msgworker_message.object_id , msgworker_message.msg_id;
+DELETE FROM msgworker_message USING msgworker_message FORCE INDEX (PRIMARY) WHERE msgworker_message.job_id IS
+    NULL AND coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id IN (/* each of
+    mw_ids */) AND msgworker_message.status = 1 AND msgworker_message.claimed_by = %s;
 
 -- ==================== items: The item table: done items of a fan-out do not run again, and what they send is sent with their records
 

@@ -776,6 +776,16 @@ WHERE msgworker_message.msg_id IN (/* each of mw_ids */) ORDER BY msgworker_mess
     of mw_nexts */) AND msgworker_message.status = 0 AND (msgworker_message.available_at IS NULL OR
     msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP)); :mw_moved :=
     SQL%ROWCOUNT; END;;
+SELECT msgworker_message.msg_id
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) ORDER BY msgworker_message.msg_id FOR UPDATE;
+DELETE FROM msgworker_message WHERE msgworker_message.job_id IS NULL AND
+    coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id IN (/* each of mw_ids */) AND
+    msgworker_message.status = 1 AND msgworker_message.claimed_by = :mw_me;
+UPDATE msgworker_message SET status=1, available_at=NULL, claimed_by=:mw_me, claimed_at=CAST(SYSTIMESTAMP AT
+    TIME ZONE 'UTC' AS TIMESTAMP) WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND
+    msgworker_message.status = 0 AND (msgworker_message.available_at IS NULL OR msgworker_message.available_at
+    <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP));
 DECLARE CURSOR mw_rows IS SELECT msgworker_message.msg_id
 FROM msgworker_message
 WHERE msgworker_message.msg_id IN (/* each of mw_ids */) ORDER BY msgworker_message.msg_id FOR UPDATE; BEGIN
@@ -783,9 +793,6 @@ WHERE msgworker_message.msg_id IN (/* each of mw_ids */) ORDER BY msgworker_mess
     finished_at=CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) WHERE msgworker_message.msg_id IN (/* each
     of mw_heads */) AND msgworker_message.status = 1 AND msgworker_message.claimed_by = :mw_me; :mw_ended :=
     SQL%ROWCOUNT; END;;
-SELECT msgworker_message.msg_id
-FROM msgworker_message
-WHERE msgworker_message.msg_id IN (/* each of mw_ids */) ORDER BY msgworker_message.msg_id FOR UPDATE;
 UPDATE msgworker_message SET status=-1, available_at=CASE WHEN (CASE WHEN
     (coalesce(msgworker_message.error_try_times, 0) < 3) THEN coalesce(msgworker_message.error_try_times, 0) +
     :coalesce_1 ELSE 3 END >= 3) THEN NULL ELSE (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) +
@@ -827,14 +834,22 @@ WHERE msgworker_message.msg_id IN (/* each of mw_ids */) ORDER BY msgworker_mess
 UPDATE msgworker_message SET status=2, claimed_by=NULL, finished_at=CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS
     TIMESTAMP) WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status = 1 AND
     msgworker_message.claimed_by = :mw_me;
-UPDATE msgworker_message SET status=2, finished_at=CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) WHERE
-    msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status = 0 AND
+UPDATE msgworker_message SET status=2, claimed_by=NULL, finished_at=CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS
+    TIMESTAMP) WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status = 0 AND
     (msgworker_message.available_at IS NULL OR msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME
     ZONE 'UTC' AS TIMESTAMP)) AND coalesce(msgworker_message.error_try_times, 0) = 0;
 UPDATE msgworker_message SET status=1, available_at=NULL, claimed_by=:mw_me, claimed_at=CAST(SYSTIMESTAMP AT
     TIME ZONE 'UTC' AS TIMESTAMP) WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND
     msgworker_message.status = 0 AND (msgworker_message.available_at IS NULL OR msgworker_message.available_at
     <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP));
+DELETE FROM msgworker_message WHERE msgworker_message.job_id IS NULL AND
+    coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id IN (/* each of mw_ids */) AND
+    msgworker_message.status = 1 AND msgworker_message.claimed_by = :mw_me;
+DELETE FROM msgworker_message WHERE msgworker_message.job_id IS NULL AND
+    coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id IN (/* each of mw_ids */) AND
+    msgworker_message.status = 0 AND (msgworker_message.available_at IS NULL OR msgworker_message.available_at
+    <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP)) AND coalesce(msgworker_message.error_try_times, 0)
+    = 0;
 
 -- settle_one: Write one settlement in the caller's transaction; LOST writes nothing at all
 DECLARE CURSOR mw_rows IS SELECT msgworker_message.msg_id
@@ -858,6 +873,9 @@ UPDATE msgworker_message SET status=1, available_at=NULL, claimed_by=:mw_me, cla
     TIME ZONE 'UTC' AS TIMESTAMP) WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND
     msgworker_message.status = 0 AND (msgworker_message.available_at IS NULL OR msgworker_message.available_at
     <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP));
+DELETE FROM msgworker_message WHERE msgworker_message.job_id IS NULL AND
+    coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id IN (/* each of mw_ids */) AND
+    msgworker_message.status = 1 AND msgworker_message.claimed_by = :mw_me;
 
 -- ==================== items: The item table: done items of a fan-out do not run again, and what they send is sent with their records
 

@@ -582,6 +582,70 @@ moved AS
  SELECT (SELECT moved.msg_id
 FROM moved) AS anon_1
 FROM finished;
+WITH finished AS
+(UPDATE msgworker_message SET status=2, claimed_by=NULL, finished_at=statement_timestamp() WHERE
+    msgworker_message.msg_id = any(CAST(%(mw_ids)s::VARCHAR AS BIGINT[])) AND msgworker_message.status > 0 AND
+    msgworker_message.status < 2 AND msgworker_message.claimed_by = %(mw_me)s::VARCHAR RETURNING
+    msgworker_message.msg_id AS msg_id),
+moved AS
+(UPDATE msgworker_message SET status=1, available_at=NULL, claimed_by=%(mw_me)s::VARCHAR,
+    claimed_at=statement_timestamp() FROM finished, unnest(CAST(%(mw_heads)s::VARCHAR AS BIGINT[]),
+    CAST(%(mw_nexts)s::VARCHAR AS BIGINT[])) AS pairs(head, next) WHERE finished.msg_id = pairs.head AND
+    msgworker_message.msg_id = pairs.next AND msgworker_message.status > -1 AND msgworker_message.status < 1
+    AND (msgworker_message.available_at IS NULL OR msgworker_message.available_at <= statement_timestamp())
+    RETURNING msgworker_message.msg_id AS msg_id)
+ SELECT (SELECT CAST(array_agg(anon_2.msg_id) AS TEXT) AS array_agg_1
+FROM (SELECT CAST(finished.msg_id AS BIGINT) AS msg_id
+FROM finished ORDER BY msg_id) AS anon_2) AS anon_1, (SELECT CAST(array_agg(anon_4.msg_id) AS TEXT) AS
+    array_agg_2
+FROM (SELECT CAST(moved.msg_id AS BIGINT) AS msg_id
+FROM moved ORDER BY msg_id) AS anon_4) AS anon_3;
+WITH finished AS
+(DELETE FROM msgworker_message WHERE msgworker_message.job_id IS NULL AND
+    coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id = %(mw_head)s::BIGINT AND
+    msgworker_message.status > 0 AND msgworker_message.status < 2 AND msgworker_message.claimed_by =
+    %(mw_me)s::VARCHAR RETURNING msgworker_message.msg_id AS msg_id),
+moved AS
+(UPDATE msgworker_message SET status=1, available_at=NULL, claimed_by=%(mw_me)s::VARCHAR,
+    claimed_at=statement_timestamp() FROM finished WHERE finished.msg_id = %(mw_head)s::BIGINT AND
+    msgworker_message.msg_id = %(mw_next)s::BIGINT AND msgworker_message.status > -1 AND
+    msgworker_message.status < 1 AND (msgworker_message.available_at IS NULL OR msgworker_message.available_at
+    <= statement_timestamp()) RETURNING msgworker_message.msg_id AS msg_id)
+ SELECT (SELECT moved.msg_id
+FROM moved) AS anon_1
+FROM finished;
+WITH finished AS
+(DELETE FROM msgworker_message WHERE msgworker_message.job_id IS NULL AND
+    coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id = %(mw_head)s::BIGINT AND
+    msgworker_message.status > 0 AND msgworker_message.status < 2 AND msgworker_message.claimed_by =
+    %(mw_me)s::VARCHAR RETURNING msgworker_message.msg_id AS msg_id),
+moved AS
+(UPDATE msgworker_message SET status=1, available_at=NULL, claimed_by=%(mw_me)s::VARCHAR,
+    claimed_at=statement_timestamp() FROM finished WHERE finished.msg_id = %(mw_head)s::BIGINT AND
+    msgworker_message.msg_id = %(mw_next)s::BIGINT AND msgworker_message.status > -1 AND
+    msgworker_message.status < 1 AND (msgworker_message.available_at IS NULL OR msgworker_message.available_at
+    <= statement_timestamp()) RETURNING msgworker_message.msg_id AS msg_id)
+ SELECT (SELECT moved.msg_id
+FROM moved) AS anon_1
+FROM finished;
+WITH finished AS
+(DELETE FROM msgworker_message WHERE msgworker_message.job_id IS NULL AND
+    coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id =
+    any(CAST(%(mw_ids)s::VARCHAR AS BIGINT[])) AND msgworker_message.status > 0 AND msgworker_message.status <
+    2 AND msgworker_message.claimed_by = %(mw_me)s::VARCHAR RETURNING msgworker_message.msg_id AS msg_id),
+moved AS
+(UPDATE msgworker_message SET status=1, available_at=NULL, claimed_by=%(mw_me)s::VARCHAR,
+    claimed_at=statement_timestamp() FROM finished, unnest(CAST(%(mw_heads)s::VARCHAR AS BIGINT[]),
+    CAST(%(mw_nexts)s::VARCHAR AS BIGINT[])) AS pairs(head, next) WHERE finished.msg_id = pairs.head AND
+    msgworker_message.msg_id = pairs.next AND msgworker_message.status > -1 AND msgworker_message.status < 1
+    AND (msgworker_message.available_at IS NULL OR msgworker_message.available_at <= statement_timestamp())
+    RETURNING msgworker_message.msg_id AS msg_id)
+ SELECT (SELECT CAST(array_agg(anon_2.msg_id) AS TEXT) AS array_agg_1
+FROM (SELECT CAST(finished.msg_id AS BIGINT) AS msg_id
+FROM finished ORDER BY msg_id) AS anon_2) AS anon_1, (SELECT CAST(array_agg(anon_4.msg_id) AS TEXT) AS
+    array_agg_2
+FROM (SELECT CAST(moved.msg_id AS BIGINT) AS msg_id
+FROM moved ORDER BY msg_id) AS anon_4) AS anon_3;
 UPDATE msgworker_message SET status=2, claimed_by=NULL, finished_at=statement_timestamp() WHERE
     msgworker_message.msg_id = %(mw_head)s::BIGINT AND msgworker_message.status > 0 AND
     msgworker_message.status < 2 AND msgworker_message.claimed_by = %(mw_me)s::VARCHAR RETURNING
@@ -633,14 +697,24 @@ FROM locked;
 UPDATE msgworker_message SET status=2, claimed_by=NULL, finished_at=statement_timestamp() WHERE
     msgworker_message.msg_id = any(CAST(%(mw_ids)s::VARCHAR AS BIGINT[])) AND msgworker_message.status > 0 AND
     msgworker_message.status < 2 AND msgworker_message.claimed_by = %(mw_me)s::VARCHAR;
-UPDATE msgworker_message SET status=2, finished_at=statement_timestamp() WHERE msgworker_message.msg_id =
-    any(CAST(%(mw_ids)s::VARCHAR AS BIGINT[])) AND msgworker_message.status > -1 AND msgworker_message.status
-    < 1 AND (msgworker_message.available_at IS NULL OR msgworker_message.available_at <=
-    statement_timestamp()) AND coalesce(msgworker_message.error_try_times, 0) = 0;
+UPDATE msgworker_message SET status=2, claimed_by=NULL, finished_at=statement_timestamp() WHERE
+    msgworker_message.msg_id = any(CAST(%(mw_ids)s::VARCHAR AS BIGINT[])) AND msgworker_message.status > -1
+    AND msgworker_message.status < 1 AND (msgworker_message.available_at IS NULL OR
+    msgworker_message.available_at <= statement_timestamp()) AND coalesce(msgworker_message.error_try_times,
+    0) = 0;
 UPDATE msgworker_message SET status=1, available_at=NULL, claimed_by=%(mw_me)s::VARCHAR,
     claimed_at=statement_timestamp() WHERE msgworker_message.msg_id = any(CAST(%(mw_ids)s::VARCHAR AS
     BIGINT[])) AND msgworker_message.status > -1 AND msgworker_message.status < 1 AND
     (msgworker_message.available_at IS NULL OR msgworker_message.available_at <= statement_timestamp());
+DELETE FROM msgworker_message WHERE msgworker_message.job_id IS NULL AND
+    coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id =
+    any(CAST(%(mw_ids)s::VARCHAR AS BIGINT[])) AND msgworker_message.status > 0 AND msgworker_message.status <
+    2 AND msgworker_message.claimed_by = %(mw_me)s::VARCHAR;
+DELETE FROM msgworker_message WHERE msgworker_message.job_id IS NULL AND
+    coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id =
+    any(CAST(%(mw_ids)s::VARCHAR AS BIGINT[])) AND msgworker_message.status > -1 AND msgworker_message.status
+    < 1 AND (msgworker_message.available_at IS NULL OR msgworker_message.available_at <=
+    statement_timestamp()) AND coalesce(msgworker_message.error_try_times, 0) = 0;
 
 -- settle_one: Write one settlement in the caller's transaction; LOST writes nothing at all
 SAVEPOINT msgworker;
@@ -649,6 +723,20 @@ WITH finished AS
     msgworker_message.msg_id = %(mw_head)s::BIGINT AND msgworker_message.status > 0 AND
     msgworker_message.status < 2 AND msgworker_message.claimed_by = %(mw_me)s::VARCHAR RETURNING
     msgworker_message.msg_id AS msg_id),
+moved AS
+(UPDATE msgworker_message SET status=1, available_at=NULL, claimed_by=%(mw_me)s::VARCHAR,
+    claimed_at=statement_timestamp() FROM finished WHERE finished.msg_id = %(mw_head)s::BIGINT AND
+    msgworker_message.msg_id = %(mw_next)s::BIGINT AND msgworker_message.status > -1 AND
+    msgworker_message.status < 1 AND (msgworker_message.available_at IS NULL OR msgworker_message.available_at
+    <= statement_timestamp()) RETURNING msgworker_message.msg_id AS msg_id)
+ SELECT (SELECT moved.msg_id
+FROM moved) AS anon_1
+FROM finished;
+WITH finished AS
+(DELETE FROM msgworker_message WHERE msgworker_message.job_id IS NULL AND
+    coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id = %(mw_head)s::BIGINT AND
+    msgworker_message.status > 0 AND msgworker_message.status < 2 AND msgworker_message.claimed_by =
+    %(mw_me)s::VARCHAR RETURNING msgworker_message.msg_id AS msg_id),
 moved AS
 (UPDATE msgworker_message SET status=1, available_at=NULL, claimed_by=%(mw_me)s::VARCHAR,
     claimed_at=statement_timestamp() FROM finished WHERE finished.msg_id = %(mw_head)s::BIGINT AND

@@ -541,6 +541,10 @@ UPDATE msgworker_message SET status=1, available_at=NULL, claimed_by=CAST(? AS T
 FROM json_each(?)) AND msgworker_message.status > -1 AND msgworker_message.status < 1 AND
     (msgworker_message.available_at IS NULL OR msgworker_message.available_at <= strftime('%Y-%m-%d %H:%M:%f',
     'now'));
+DELETE FROM msgworker_message WHERE msgworker_message.job_id IS NULL AND
+    coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id IN (SELECT value
+FROM json_each(?)) AND msgworker_message.status > 0 AND msgworker_message.status < 2 AND
+    msgworker_message.claimed_by = CAST(? AS TEXT);
 UPDATE msgworker_message SET status=-1, available_at=CASE WHEN (CASE WHEN
     (coalesce(msgworker_message.error_try_times, 0) < 3) THEN coalesce(msgworker_message.error_try_times, 0) +
     ? ELSE 3 END >= 3) THEN NULL ELSE strftime('%Y-%m-%d %H:%M:%f', 'now', ? || ' seconds') END,
@@ -582,7 +586,7 @@ UPDATE msgworker_message SET status=2, claimed_by=NULL, finished_at=strftime('%Y
     msgworker_message.msg_id IN (SELECT value
 FROM json_each(?)) AND msgworker_message.status > 0 AND msgworker_message.status < 2 AND
     msgworker_message.claimed_by = CAST(? AS TEXT);
-UPDATE msgworker_message SET status=2, finished_at=strftime('%Y-%m-%d %H:%M:%f', 'now') WHERE
+UPDATE msgworker_message SET status=2, claimed_by=NULL, finished_at=strftime('%Y-%m-%d %H:%M:%f', 'now') WHERE
     msgworker_message.msg_id IN (SELECT value
 FROM json_each(?)) AND msgworker_message.status > -1 AND msgworker_message.status < 1 AND
     (msgworker_message.available_at IS NULL OR msgworker_message.available_at <= strftime('%Y-%m-%d %H:%M:%f',
@@ -592,6 +596,15 @@ UPDATE msgworker_message SET status=1, available_at=NULL, claimed_by=CAST(? AS T
 FROM json_each(?)) AND msgworker_message.status > -1 AND msgworker_message.status < 1 AND
     (msgworker_message.available_at IS NULL OR msgworker_message.available_at <= strftime('%Y-%m-%d %H:%M:%f',
     'now'));
+DELETE FROM msgworker_message WHERE msgworker_message.job_id IS NULL AND
+    coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id IN (SELECT value
+FROM json_each(?)) AND msgworker_message.status > 0 AND msgworker_message.status < 2 AND
+    msgworker_message.claimed_by = CAST(? AS TEXT);
+DELETE FROM msgworker_message WHERE msgworker_message.job_id IS NULL AND
+    coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id IN (SELECT value
+FROM json_each(?)) AND msgworker_message.status > -1 AND msgworker_message.status < 1 AND
+    (msgworker_message.available_at IS NULL OR msgworker_message.available_at <= strftime('%Y-%m-%d %H:%M:%f',
+    'now')) AND coalesce(msgworker_message.error_try_times, 0) = 0;
 
 -- settle_one: Write one settlement in the caller's transaction; LOST writes nothing at all
 UPDATE msgworker_message SET status=2, claimed_by=NULL, finished_at=strftime('%Y-%m-%d %H:%M:%f', 'now') WHERE
@@ -603,6 +616,10 @@ UPDATE msgworker_message SET status=1, available_at=NULL, claimed_by=CAST(? AS T
 FROM json_each(?)) AND msgworker_message.status > -1 AND msgworker_message.status < 1 AND
     (msgworker_message.available_at IS NULL OR msgworker_message.available_at <= strftime('%Y-%m-%d %H:%M:%f',
     'now'));
+DELETE FROM msgworker_message WHERE msgworker_message.job_id IS NULL AND
+    coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id IN (SELECT value
+FROM json_each(?)) AND msgworker_message.status > 0 AND msgworker_message.status < 2 AND
+    msgworker_message.claimed_by = CAST(? AS TEXT);
 
 -- ==================== items: The item table: done items of a fan-out do not run again, and what they send is sent with their records
 

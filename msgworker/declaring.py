@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, TypeVar, Un
 from sqlalchemy import Result
 
 from msgworker.instance.running.context import BatchContext, Context
-from msgworker.instance.running.handler import DEFAULT_BATCH_SECONDS, TimeoutAction
+from msgworker.instance.running.handler import DEFAULT_BATCH_SECONDS, TimeoutAction, WhenDone
 from msgworker.message import Message
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class HandlerOptions(TypedDict, total=False):
     burst: int | None
     on_done: str | None
     on_dead: str | None
+    when_done: WhenDone
 
 
 # The options that say which function it takes. Either: a type checker knows no more than bool.
@@ -149,6 +150,7 @@ class Declaring(ABC):
         burst: int | None = None,
         on_done: str | None = None,
         on_dead: str | None = None,
+        when_done: WhenDone = "keep",
     ) -> Callable[..., Any]:
         """Register a function as the handler of a topic (no topic: of every other topic).
 
@@ -177,6 +179,9 @@ class Declaring(ABC):
         group. See docs/guides/limits.md.
         on_done, on_dead: topics; when a message is done, or becomes dead, a message about it is
         sent there in the same transaction, see docs/guides/chains.md.
+        when_done: "delete" = a message that is done is deleted instead of getting status 2; not one
+        that has failed before, that has items, a job, or a key that is kept. See
+        docs/operate/operations.md.
         Raises HandlerError at once for bad functions and options.
         """
         if callable(topic):  # @app.handler without parentheses
@@ -196,6 +201,7 @@ class Declaring(ABC):
             "burst": burst,
             "on_done": on_done,
             "on_dead": on_dead,
+            "when_done": when_done,
         }
 
         def register(fn: F) -> F:

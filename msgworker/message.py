@@ -292,6 +292,7 @@ class Settlement(NamedTuple):
     trace: the traceback that is stored with the try.
     sends: messages that are sent with it, if it is written.
     ran_seconds: since its handler started, of a failed try; None = that is not known.
+    deletes: the row of a message that is done is deleted, if nothing else needs it.
     """
 
     msg_id: int
@@ -304,6 +305,7 @@ class Settlement(NamedTuple):
     trace: str | None = None
     sends: tuple[Outgoing, ...] = ()
     ran_seconds: float | None = None
+    deletes: bool = False
 
 
 class Settled(enum.Enum):

@@ -11,6 +11,7 @@ import pytest
 
 from proof.mutants import DECIDING, MUTANTS, ROOT, Mutant, Unsound, caught, generated, run
 from tests.names import homes, node_of
+from tests.plugin import COLLECTED
 from tests.servers import VARIABLES, CannotHave
 
 GENERATED, SEED = 12, int(os.environ.get("MSGWORKER_TEST_SEED", "1"))
@@ -25,6 +26,15 @@ def test_mutant_applies_exactly_once(mutant: Mutant) -> None:
     assert mutant.tests
     for test in mutant.tests:
         assert len(homes().get(test.partition("[")[0], ())) == 1, test
+
+
+def test_each_test_that_a_mutant_names_is_there(request: pytest.FixtureRequest) -> None:
+    """With its parameters, where their module is among those that were collected."""
+    there = request.config.stash[COLLECTED]
+    homes_of = {name.partition("[")[0] for name in there}
+    named = {test for mutant in MUTANTS for test in mutant.tests}
+    asked = {test for test in named if "[" in test and test.partition("[")[0] in homes_of}
+    assert asked <= there
 
 
 def test_a_text_that_is_gone_is_told() -> None:

@@ -130,6 +130,8 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 _ended = itertools.count(1)
+COLLECTED = pytest.StashKey[set[str]]()
+"""The names of all tests that were found, with their parameters, those left out too."""
 TESTS_KEPT = 25
 """What so many tests leave is looked at once: of what has outlived them, such as statements and
 tables that Apps share, most is there for good, and to look at it again and again took 15 % of the
@@ -140,6 +142,8 @@ time of all tests."""
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what a database lacks; mark as long what tests/quick.py leaves to the laboratory; leave
     what runs on this variant."""
+    for item in items[:1]:
+        item.config.stash[COLLECTED] = {one.name for one in items}
     requirements.mark(items)
     for item in long_ones(items):
         item.add_marker(pytest.mark.long)

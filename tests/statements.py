@@ -63,7 +63,7 @@ class Sent(Compiled):
         return self
 
     def fetchall(self) -> list[Any]:
-        return []
+        return list(self.rows.get("SELECT", ()))
 
     def close(self) -> None: ...
 

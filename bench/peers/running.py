@@ -32,6 +32,7 @@ class Work:
 
     kind: unordered, ordered, effects, effects ordered or pickup. seconds: the limit; a peer that is
     slower is measured by what it has handled until then. finished: jobs done before, where kept.
+    deletes: msgworker deletes what is done.
     """
 
     scenario: str
@@ -42,6 +43,7 @@ class Work:
     seconds: float = 20.0
     processes: int = 1
     finished: int = 0
+    deletes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

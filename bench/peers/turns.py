@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench import databases
 from bench.databases import NotAvailable
@@ -57,18 +57,34 @@ def run(peers: Sequence[Peer], chosen: Sequence[Work], size: Size) -> list[Line]
     commands = dict(_installed(peers))
     lines = []
     for work in chosen:
-        ours = Line("postgresql", work.scenario, f"{OURS} {work.label}", work.processes)
+        own = dict(_own(work))
+        ours = own[work]
         theirs = {peer: line_of(peer, work) for peer in peers}
         for _ in range(size.rounds):
-            our_turn(work, ours)
+            for one, line in own.items():
+                our_turn(one, line)
             for peer, line in theirs.items():
                 their_turn(peer, commands[peer], work, line)
         for peer, line in theirs.items():
             line.limit, line.ours = ours.limit, ours.rates
             if work.finished and not peer.keeps_done:
                 line.notes.append("keeps no finished jobs")
-        lines += [ours, *theirs.values()]
+        for line in own.values():
+            if line is not ours:
+                line.limit, line.ours, line.without = ours.limit, ours.rates, "row"
+        lines += [*own.values(), *theirs.values()]
     return lines
+
+
+def _own(work: Work) -> Iterator[tuple[Work, Line]]:
+    """What msgworker is asked for, and its line: as it is by default; and where finished jobs need
+    not stay without them, with one process and with two."""
+    yield work, Line("postgresql", work.scenario, f"{OURS} {work.label}", work.processes)
+    if work.kind != "pickup" and not work.finished:
+        for processes in (1, 2):
+            one = replace(work, deletes=True, processes=processes)
+            label = f'{OURS} {work.label}, when_done="delete"'
+            yield one, Line("postgresql", work.scenario, label, processes)
 
 
 def line_of(peer: Peer, work: Work) -> Line:
@@ -141,6 +157,7 @@ def _drain(work: Work) -> Drain:
         threads=2 if batches else 4,
         handler="effects" if batches else "nothing",
         batch=500 if batches else None,
+        deletes=work.deletes,
         time_limit=work.seconds,
         limit=None if work.finished else "batched",
     )

@@ -167,7 +167,8 @@ class Trait:
     columns (strict), or is divided by the hash of the object (hash); the modulus of one of these
     parts; the letters of what policies let this login do with rows (r, w, * = all), where row-level
     security decides it (policy); the character set of a column that does not take all of Unicode
-    (name "" = of all columns); "" for the column that is SQLite's own number of rows (rowid).
+    (name "" = of all columns); "" for the column that is SQLite's own number of rows (rowid),
+    and where the number of a deleted last row is given again (reused).
     """
 
     kind: Literal[
@@ -181,6 +182,7 @@ class Trait:
         "charset",
         "policy",
         "rowid",
+        "reused",
     ]
     name: str
     text: str
@@ -247,12 +249,15 @@ def traits_of(
             traits += [Trait("check", "", check) for check in checks_in(str(text))]
             if _STRICT.search(str(text)):
                 traits.append(Trait("layout", str(named), "strict"))
+            if not _AUTOINCREMENT.search(str(text)):
+                traits.append(Trait("reused", str(named), ""))
         elif not database.is_not_null(str(text)):
             traits.append(Trait(kind, str(named), str(text)))
     return traits
 
 
 _STRICT = re.compile(r"\)[\s\w,]*\bSTRICT\b[\s\w,]*$", re.I)
+_AUTOINCREMENT = re.compile(r"\bAUTOINCREMENT\b", re.I)
 
 
 def _rows(

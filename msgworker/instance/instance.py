@@ -181,8 +181,8 @@ class Instance:
             raise
 
     def _start(self) -> None:
-        writer.check(self.setup.registry, self.setup.tables)
         with reaching(self.setup.engine):
+            writer.check(self.setup.registry, self.setup.tables, self.shared.connector)
             if self.timer is not None:
                 self.timer.register()
             self.housekeeper.prepare()

@@ -280,7 +280,8 @@ class Live:
     database where they need not. error_codec: see `db.codec_of`. policies: row-level security
     decides which rows this login sees and changes: the names of the policies, and what they let it
     do; None = it does not. tried: what a change of the type would do to the values of a role's
-    column, see `DryRun`. charsets: of the columns that do not take all of Unicode.
+    column, see `DryRun`. charsets: of the columns that do not take all of Unicode. reuses_ids:
+    that of a deleted last row is given to the next one.
     """
 
     spec: MessageTable
@@ -300,6 +301,7 @@ class Live:
     policies: tuple[str, str] | None = None
     tried: dict[str, DryRun] = field(default_factory=dict)
     charsets: dict[str, str] = field(default_factory=dict)
+    reuses_ids: bool = False
 
     def at(self, name: str) -> At:
         """A column, or a CHECK, of this name, in statements."""
@@ -364,6 +366,7 @@ def read(
         error_codec=db.codec_of(database, traits, names.get("last_error", "")),
         policies=_policies_of(traits),
         charsets={trait.name: trait.text for trait in traits if trait.kind == "charset"},
+        reuses_ids=any(trait.kind == "reused" for trait in traits),
     )
 
 
@@ -461,6 +464,7 @@ def facts(live: Live, *, traced: bool) -> dict[str, Any]:
         # Only a trial shows if messages get ids, and are seen and changed by this login.
         "doubtful": unnumbered or live.policies is not None,
         "counts_ids": ids is not None and ids.counts,
+        "reuses_ids": ids is not None and ids.counts and live.reuses_ids,
         "column_limits": column_limits(live),
         **_hooks(live.triggers, live.policies),
     }

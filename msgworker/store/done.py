@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -20,10 +20,11 @@ from msgworker.store.rows import (
     in_guard_order,
     locked_by_key,
     mine_among,
+    or_zero,
     sent_often,
 )
 from msgworker.table import Cols, Tables, lit
-from msgworker.table.tables import ZERO
+from msgworker.table.tables import ONE, ZERO
 
 # --- The settle of messages that are done: whole batches at once, the flag moved along the run.
 
@@ -81,16 +82,13 @@ def write_done(
         ids = sorted({s.msg_id for s in plain} | {s.msg_id for s in others} | set(nexts))
         for portion in t.portions(ids):
             conn.execute(locking(t), {"mw_ids": portion}).all()
-    written = 0
-    by_tries: dict[int | None, list[int]] = {}
-    if t.has("claimed_by"):
-        by_tries[None] = [s.msg_id for s in plain]
-    else:
-        for s in plain:
-            by_tries.setdefault(s.tries, []).append(s.msg_id)
-    for seen, same in by_tries.items():
+    written, owned = 0, t.has("claimed_by")
+    alike: dict[tuple[int | None, bool], list[int]] = {}
+    for s in plain:
+        alike.setdefault((None if owned else s.tries, s.deletes), []).append(s.msg_id)
+    for (seen, deletes), same in alike.items():
         for portion in t.portions(same):
-            written += finish(conn, t, portion, me, seen)
+            written += finish(conn, t, portion, me, seen, deletes=deletes)
     if written != len(plain):
         raise FlagMissing
     moved = 0
@@ -108,21 +106,68 @@ def locking(t: Tables) -> Select[Any]:
     return t.built("settle_lock", build)
 
 
-def finish(conn: Connection, t: Tables, ids: Sequence[int], me: str, seen: int | None) -> int:
+def finish(
+    conn: Connection,
+    t: Tables,
+    ids: Sequence[int],
+    me: str,
+    seen: int | None,
+    *,
+    deletes: bool = False,
+) -> int:
     """End messages that are done; returns how many rows were ours. seen: the tries that they were
-    claimed with; None = not asked for, as where rows have owners."""
+    claimed with; None = not asked for, as where rows have owners. deletes: as of Settlement."""
     params: dict[str, Any] = {"mw_ids": ids, "mw_me": me}
     if seen is not None:
         params["mw_tries"] = seen
-    key = ("finish", seen is not None)
-    change = t.built(key, lambda: finishing(t, t.among(t.cols().msg_id), seen is not None))
-    return changed(conn, t, key, change, params)
+
+    def change(*, deletes: bool) -> int:
+        key = ("finish", seen is not None, deletes)
+        among = t.among(t.cols().msg_id)
+        made = t.built(key, lambda: finishing(t, among, seen is not None, deletes=deletes))
+        return changed(conn, t, key, made, params)
+
+    gone = deleted(conn, t, ids, lambda: change(deletes=True)) if deletes else 0
+    return gone if gone == len(ids) else gone + change(deletes=False)
 
 
-def finishing(t: Tables, among: ColumnElement[bool], counted: bool) -> sa.Update:
+def delete_none(conn: Connection, t: Tables) -> None:
+    """Raises what the database does where this login may not delete messages."""
+    conn.execute(sa.delete(t.message).where(sa.false()))
+
+
+def deleted(conn: Connection, t: Tables, ids: Sequence[int], delete: Callable[[], int]) -> int:
+    """How many of these rows `delete` has deleted: a trigger may keep some, or put them back,
+    without an error."""
+
+    def there() -> int:
+        these = t.built("there", lambda: sa.select(sa.func.count()).where(t.among(t.cols().msg_id)))
+        return int(conn.scalar(these, {"mw_ids": list(ids)}) or 0)
+
+    if not t.on_delete:
+        return delete()
+    before = there()
+    delete()
+    return before - there()
+
+
+def finishing(
+    t: Tables, among: ColumnElement[bool], counted: bool, *, deletes: bool = False
+) -> sa.Update | sa.Delete:
     """Of the rows that we have flagged. among: their ids, as the database takes a list."""
     mine = (among, t.mine(t.cols(), ME), *t.same_tries(t.cols(), counted))
-    return by_key(t, sa.update(t.message).where(*mine).values(done_values(t)))
+    return by_key(t, ending(t, deletes=deletes).where(*mine))
+
+
+def ending(t: Tables, *, deletes: bool) -> sa.Update | sa.Delete:
+    """What ends the row of a message that is done; or deletes it, unless it is needed: a job counts
+    its rows, and a key that is kept is held by its own."""
+    if not deletes:
+        return sa.update(t.message).values(done_values(t))
+    c, change = t.cols(), sa.delete(t.message)
+    if c.job_id is not None:
+        change = change.where(c.job_id.is_(None))
+    return change if c.unique_kept is None else change.where(or_zero(c.unique_kept) != ONE)
 
 
 def done_values(t: Tables) -> dict[str, Any]:
@@ -151,7 +196,19 @@ def may_follow(t: Tables, c: Cols) -> list[ColumnElement[bool]]:
 def done_arrays(
     conn: Connection, t: Tables, batch: Sequence[Settlement], me: str
 ) -> dict[int, Settled]:
-    """One statement, one round trip: the flag moves in a WITH that joins what was finished.
+    """One statement, one round trip; where rows are deleted, another one for those that stay."""
+    deleting = [s for s in batch if s.deletes]
+    if not deleting:
+        return _arrays(conn, t, batch, me)
+    settled = _arrays(conn, t, deleting, me, deletes=True)
+    left = [s for s in batch if settled.get(s.msg_id, Settled.LOST) is Settled.LOST]
+    return settled | _arrays(conn, t, left, me) if left else settled
+
+
+def _arrays(
+    conn: Connection, t: Tables, batch: Sequence[Settlement], me: str, *, deletes: bool = False
+) -> dict[int, Settled]:
+    """The flag moves in a WITH that joins what was finished.
 
     `finished` runs before `moved` for each lane because `moved` reads its rows, so the guard never
     sees two; and a lane whose flag was gone moves nothing.
@@ -160,13 +217,8 @@ def done_arrays(
     def build(moving: bool) -> Any:
         c = t.cols()
         ids = array_param("mw_ids", sa.BigInteger())
-        finished = (
-            sa.update(t.message)
-            .where(*_named(t, c, ids), t.mine(c, ME))
-            .values(done_values(t))
-            .returning(c.msg_id.label("msg_id"))
-        )
-        done = finished.cte("finished")
+        mine = ending(t, deletes=deletes).where(*_named(t, c, ids), t.mine(c, ME))
+        done = mine.returning(c.msg_id.label("msg_id")).cte("finished")
         if not moving:
             return sa.select(_ids_of(done))
         names = {"head": "mw_heads", "next": "mw_nexts"}
@@ -196,7 +248,7 @@ def done_arrays(
         params["mw_heads"] = array_text([s.msg_id for s in moving])
         params["mw_nexts"] = array_text(after)
         nexts = array_text(sorted(after))
-    key = ("settle", bool(moving))
+    key = ("settle", bool(moving), deletes)
     texts = sent_often(conn, t, key, lambda: build(bool(moving)), params)[0]
     if texts[0] == ids and (not moving or texts[1] == nexts):  # all is as it was read
         on, ended = Settled.ADVANCED, Settled.ENDED
@@ -221,34 +273,38 @@ def _ids_in(text: str | None) -> set[int]:
 def alone_fits(t: Tables, s: Settlement) -> bool:
     """Whether `done_alone` can write it: where one statement can, and rows have owners, whose tries
     need not be asked for."""
-    return t.database.arrays and t.has("claimed_by") and s.outcome is Outcome.DONE
+    able = t.database.arrays and t.has("claimed_by") and not (s.deletes and t.on_delete)
+    return able and s.outcome is Outcome.DONE
 
 
 def done_alone(conn: Connection, t: Tables, s: Settlement, me: str) -> Settled:
     """`done_arrays` for one lane, whose next message, or whose thread, waits for the answer, as
     that of a hot object or of a transactional handler: without arrays it is the sooner there."""
+    deletes, params = s.deletes, {"mw_head": s.msg_id, "mw_me": me}
+    key: Any = ("settle_alone", s.next_id is not None, deletes)
     if s.next_id is None:
-        params = {"mw_head": s.msg_id, "mw_me": me}
-        ended = sent_often(conn, t, "finish_alone", lambda: _finish_alone(t), params, kept=True)
-        return Settled.ENDED if ended else Settled.LOST
-    both = {"mw_head": s.msg_id, "mw_next": s.next_id, "mw_me": me}
-    found = sent_often(conn, t, "settle_alone", lambda: _move_alone(t), both, kept=True)
-    if not found:
-        return Settled.LOST
+        found = sent_often(conn, t, key, lambda: _finish_alone(t, deletes), params, kept=True)
+    else:
+        params["mw_next"] = s.next_id
+        found = sent_often(conn, t, key, lambda: _move_alone(t, deletes), params, kept=True)
+    if not found:  # lost, or needed
+        return done_alone(conn, t, s._replace(deletes=False), me) if deletes else Settled.LOST
+    if s.next_id is None:
+        return Settled.ENDED
     return Settled.ENDED if found[0][0] is None else Settled.ADVANCED
 
 
 _HEAD = bindparam("mw_head", type_=sa.BigInteger())
 
 
-def _finish_alone(t: Tables) -> Any:
+def _finish_alone(t: Tables, deletes: bool) -> Any:
     c = t.cols()
-    mine = sa.update(t.message).where(c.msg_id == _HEAD, t.mine(c, ME))
-    return mine.values(done_values(t)).returning(c.msg_id.label("msg_id"))
+    mine = ending(t, deletes=deletes).where(c.msg_id == _HEAD, t.mine(c, ME))
+    return mine.returning(c.msg_id.label("msg_id"))
 
 
-def _move_alone(t: Tables) -> Any:
-    c, finished = t.cols(), _finish_alone(t).cte("finished")
+def _move_alone(t: Tables, deletes: bool) -> Any:
+    c, finished = t.cols(), _finish_alone(t, deletes).cte("finished")
     next_one = c.msg_id == bindparam("mw_next", type_=sa.BigInteger())
     moved = (
         sa.update(t.message)
@@ -296,9 +352,10 @@ class NotTogether(FlagMissing):
 
 def fits(conn: Connection, t: Tables, batch: Sequence[Settlement]) -> bool:
     """Whether a batch of messages that are done can be written so: where rows have owners, whose
-    tries need not be asked for, and not in several statements."""
+    tries need not be asked for, and stay, and not in several statements."""
     able = t.orders_updates or (t.database.blocks and t.database.can_block(conn))
-    return able and t.has("claimed_by") and 2 * len(batch) <= t.database.max_ids
+    able = able and t.has("claimed_by") and 2 * len(batch) <= t.database.max_ids
+    return able and not any([s.deletes for s in batch])
 
 
 def done_together(

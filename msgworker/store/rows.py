@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import itemgetter
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Select, bindparam
@@ -290,10 +290,10 @@ def _unlike(conn: Connection, t: Tables, expected: Mapping[int, Expected]) -> li
 
 
 def changed(
-    conn: Connection, t: Tables, key: Any, change: sa.Update, params: dict[str, Any]
+    conn: Connection, t: Tables, key: Any, change: sa.Update | sa.Delete, params: dict[str, Any]
 ) -> int:
-    """Send an UPDATE of rows given by lists of ids; returns how many rows it has changed. key: of
-    the statement, under which its text is kept."""
+    """Send an UPDATE or a DELETE of rows given by lists of ids; returns how many rows it has
+    changed. key: of the statement, under which its text is kept."""
     key = ("change", key, *text_kind(conn))
     text = t.built(key, lambda: change_text_for(conn, change))
     if text is None:
@@ -328,10 +328,19 @@ def locked_by_key(t: Tables, query: sa.Select[Any]) -> sa.Select[Any]:
     return query.order_by(t.cols().msg_id).with_for_update()
 
 
-def by_key(t: Tables, change: sa.Update) -> sa.Update:
-    """An UPDATE of rows given by id. Without the hint MariaDB and MySQL read a small table whole,
-    and wait for rows that others have locked: two batches deadlock."""
-    return change.with_hint(t.database.key_hint) if t.orders_updates else change
+Change = TypeVar("Change", bound=sa.Update | sa.Delete)
+
+
+def by_key(t: Tables, change: Change) -> Change:
+    """An UPDATE or a DELETE of rows given by id. Without the hint MariaDB and MySQL read a small
+    table whole, and wait for rows that others have locked: two batches deadlock."""
+    if not t.orders_updates:
+        return change
+    hint = t.database.key_hint
+    if isinstance(change, sa.Delete):  # which takes one behind USING alone
+        name = t.database.offline_dialect().identifier_preparer.format_table(t.message)
+        hint = f"USING {name} {hint}"
+    return cast(Change, change.with_hint(hint))
 
 
 def in_guard_order(t: Tables, change: sa.Update) -> sa.Update:

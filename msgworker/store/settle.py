@@ -6,7 +6,9 @@ so the guard never sees two. A lane whose flag is gone is lost: nothing is writt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple, assert_never
 
 import sqlalchemy as sa
@@ -32,9 +34,11 @@ from msgworker.store.done import (
     NotTogether,
     advance,
     alone_fits,
+    deleted,
     done_alone,
     done_arrays,
     done_together,
+    ending,
     finish,
     finishing,
     fits,
@@ -80,7 +84,7 @@ def settle(
     done = Outcome.DONE
     plain = [s for s in batch if s.outcome is done]
     others = [] if len(plain) == len(batch) else [s for s in batch if s.outcome is not done]
-    if t.database.arrays:
+    if t.database.arrays and not (t.on_delete and any([s.deletes for s in plain])):
         settled = done_arrays(conn, t, plain, me) if plain else {}
     elif not others and not in_steps and fits(conn, t, plain):
         settled = done_together(conn, t, plain, me)
@@ -124,7 +128,7 @@ def settle_at_once(conn: Connection, t: Tables, s: Settlement, *, me: str) -> Se
         with committing_each(conn):
             return done_alone(conn, t, s, me)
     except DBAPIError as error:
-        if s.next_id is None or trouble(error) not in OF_A_ROW:
+        if (s.next_id is None and not s.deletes) or trouble(error) not in OF_A_ROW:
             raise
         return None
 
@@ -132,7 +136,7 @@ def settle_at_once(conn: Connection, t: Tables, s: Settlement, *, me: str) -> Se
 def _settle_alone(
     conn: Connection, t: Tables, settlement: Settlement, me: str, at_once: bool
 ) -> Settled:
-    if at_once and settlement.next_id is not None:
+    if at_once and (settlement.next_id is not None or settlement.deletes):
         refuse_at_once(conn, t)
     settled = _settle_in_one(conn, t, settlement, me)
     if settled is not None:
@@ -142,8 +146,7 @@ def _settle_alone(
         conn.execute(locking(t), {"mw_ids": ids}).all()
     try:
         if settlement.outcome is Outcome.DONE:
-            seen = None if t.has("claimed_by") else settlement.tries
-            if not finish(conn, t, [settlement.msg_id], me, seen):
+            if not _end_alone(conn, t, settlement, me):
                 return Settled.LOST
         else:
             _write(conn, t, [settlement], me)
@@ -172,7 +175,7 @@ def _settle_in_one(conn: Connection, t: Tables, s: Settlement, me: str) -> Settl
     if t.on_update:
         return None
     alone = alone_fits(t, s)
-    if alone and s.next_id is None:
+    if alone and s.next_id is None and not s.deletes:
         return done_alone(conn, t, s, me)
     goes_on = s.outcome is Outcome.DONE and s.next_id is not None
     if not alone and not (goes_on and fits(conn, t, [s])):
@@ -188,6 +191,26 @@ def _settle_in_one(conn: Connection, t: Tables, s: Settlement, me: str) -> Settl
         if trouble(error) not in OF_A_ROW:
             raise
         return None
+
+
+def _end_alone(conn: Connection, t: Tables, s: Settlement, me: str) -> int:
+    """End a message that is done; how many rows were ours."""
+    seen = None if t.has("claimed_by") else s.tries
+    if s.deletes:
+        with undone_if_refused(conn):
+            return finish(conn, t, [s.msg_id], me, seen, deletes=True)
+    return finish(conn, t, [s.msg_id], me, seen)
+
+
+@contextmanager
+def undone_if_refused(conn: Connection) -> Iterator[None]:
+    """A DELETE that the database may refuse, as where a row of another table refers to it."""
+    try:
+        with conn.begin_nested():
+            yield
+    except DBAPIError as error:
+        if trouble(error) not in OF_A_ROW:
+            raise
 
 
 def _write(conn: Connection, t: Tables, some: Sequence[Settlement], me: str) -> None:
@@ -349,8 +372,8 @@ def back_to(t: Tables) -> ColumnElement[int]:
 # held by their head, and go from 0 to 2. All rows are locked first, in msg_id order over all
 # lanes: otherwise a batch could deadlock with another one, a claim, a foreign consumer or people.
 
-_Change = tuple[Any, sa.Update]
-"""An UPDATE and its key."""
+_Change = tuple[Any, sa.Update | sa.Delete]
+"""An UPDATE, or a DELETE, and its key."""
 
 
 class Share(NamedTuple):
@@ -367,13 +390,19 @@ class OutOfDate(Exception):
 
 
 def settle_batch(
-    conn: Connection, t: Tables, shares: Sequence[Share], *, me: str, tries: int | None = 0
+    conn: Connection,
+    t: Tables,
+    shares: Sequence[Share],
+    *,
+    me: str,
+    tries: int | None = 0,
+    deletes: bool = False,
 ) -> set[int]:
     """Write that all messages are done; return the next ones that are flagged by us now.
 
     In the caller's transaction, after the handler. tries: of the heads, as they were claimed; one
-    with a try behind it is alone. Raises OutOfDate, IntegrityError if the guard forbids a next
-    message, or RowKept: then nothing may be committed.
+    with a try behind it is alone. deletes: as of Settlement. Raises OutOfDate, IntegrityError if
+    the guard forbids a next message, or RowKept: then nothing may be committed.
     """
     heads = [share.head for share in shares]
     followers = [msg_id for share in shares for msg_id in share.followers]
@@ -383,10 +412,8 @@ def settle_batch(
             conn.execute(_lock(t), portion).all()
     counted = tries is not None and not t.has("claimed_by")
     params: dict[str, Any] = {"mw_me": me} | ({"mw_tries": tries} if counted else {})
-    if _changed(conn, t, _finish_heads(t, counted), heads, params) != len(heads):
-        raise OutOfDate
-    if _changed(conn, t, _finish_followers(t), followers, {}) != len(followers):
-        raise OutOfDate
+    _end(conn, t, partial(_finish_heads, t, counted), heads, params, deletes)
+    _end(conn, t, partial(_finish_followers, t), followers, {}, deletes)
     done = Expected(Status.DONE)
     check_written(conn, t, dict.fromkeys((*heads, *followers), done))
     moved = _changed(conn, t, _advance(t), nexts, {"mw_me": me})
@@ -394,6 +421,26 @@ def settle_batch(
         return moved_on(conn, t, nexts, moved, me=me)
     except FlagMissing:
         raise OutOfDate from None
+
+
+def _end(
+    conn: Connection,
+    t: Tables,
+    change: Callable[[bool], _Change],
+    ids: Sequence[int],
+    params: dict[str, Any],
+    deletes: bool,
+) -> None:
+    """End these; raises OutOfDate if one is not as it was read. change: of those that are deleted,
+    or that stay: all of them, if the database does not let us delete one."""
+    ended = 0
+    if deletes and ids:
+        with undone_if_refused(conn):
+            ended = deleted(conn, t, ids, lambda: _changed(conn, t, change(True), ids, params))
+    if ended != len(ids):
+        ended += _changed(conn, t, change(False), ids, params)
+    if ended != len(ids):
+        raise OutOfDate
 
 
 def _changed(
@@ -429,21 +476,21 @@ def _lock(t: Tables) -> sa.Select[Any]:
     return t.built("batch_lock", build)
 
 
-def _finish_heads(t: Tables, counted: bool) -> _Change:
-    key = ("batch_heads", counted)
-    return key, t.built(key, lambda: finishing(t, _among(t, t.cols()), counted))
+def _finish_heads(t: Tables, counted: bool, deletes: bool) -> _Change:
+    key = ("batch_heads", counted, deletes)
+    return key, t.built(key, lambda: finishing(t, _among(t, t.cols()), counted, deletes=deletes))
 
 
-def _finish_followers(t: Tables) -> _Change:
+def _finish_followers(t: Tables, deletes: bool) -> _Change:
     """Still new, due and never tried: as the run was read."""
 
-    def build() -> sa.Update:
+    def build() -> sa.Update | sa.Delete:
         c = t.cols()
         free = (t.stands_at(c, Status.NEW), t.due(c), t.tries(c) == ZERO)
-        values = t.values(status=lit(Status.DONE), finished_at=now())
-        return by_key(t, sa.update(t.message).where(_among(t, c), *free).values(values))
+        return by_key(t, ending(t, deletes=deletes).where(_among(t, c), *free))
 
-    return "batch_followers", t.built("batch_followers", build)
+    key = ("batch_followers", deletes)
+    return key, t.built(key, build)
 
 
 def _advance(t: Tables) -> _Change:

@@ -263,6 +263,7 @@ class Tables(ABC):
     unfit: str = ""
     doubtful: bool = False
     counts_ids: bool = True  # by the table's counter or identity; no trigger, sequence or producer
+    reuses_ids: bool = False  # the id of a deleted last row is given to the next one
     max_error: int = MAX_ERROR  # how many characters of an error are stored
     error_codec: str = ""  # see `error_text`
     instants: Instants = field(default_factory=Instants)  # the range of `available_at`

@@ -61,6 +61,9 @@ groups: batch=group transactional=0.9 messages=1-4 loose=2 kills=1 pauses=2 stal
 # What handlers send is there once for each that is done, and for no other.
 chains: batch=sending transactional=0.9 messages=1-4 loose=1 kills=1 pauses=2 stalls=2 late=0.2
     ops=3 lost=0.08 again=0.04 poison=0.05
+# Messages that are done are deleted, alone, in batches and with others, and answers are lost.
+deletes: deletes batch=batch transactional=0.2 instances=3 steps=280 pauses=4 stalls=6 kills=1
+    poison=0.1 lost=0.04
 # Instances that end when nothing is left to do, beside others that die.
 drains: drains kills=2 pauses=1 late=0.3 lost=0.05 again=0.03
 # Messages of several priorities, late ones among them.

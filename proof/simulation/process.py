@@ -10,6 +10,7 @@ import logging
 import random
 from collections.abc import MutableMapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -130,14 +131,15 @@ class Process:
         self._generation = 0
         self._site = Site(world, stage, rng, faults, label)
         registry = Registry()
-        registry.add(Handler(None, self._handle))
-        registry.add(Handler(TRANSACTIONAL, self._handle, transactional=True))
-        registry.add(Handler(SENDING, self._handle))
-        registry.add(Handler(BATCH, self._handle_many, transactional=True, batch=4))
-        registry.add(Handler(GROUP, self._handle, transactional=True, group=4))
+        handler = partial(Handler, when_done="delete" if world.deletes else "keep")
+        registry.add(handler(None, self._handle))
+        registry.add(handler(TRANSACTIONAL, self._handle, transactional=True))
+        registry.add(handler(SENDING, self._handle))
+        registry.add(handler(BATCH, self._handle_many, transactional=True, batch=4))
+        registry.add(handler(GROUP, self._handle, transactional=True, group=4))
         if world.limited:
             for topic, limit in LIMITS.items():
-                registry.add(Handler(topic, self._handle, limit=limit))
+                registry.add(handler(topic, self._handle, limit=limit))
         self.setup = Setup(
             engine=Engine(self._site),  # type: ignore[arg-type]
             tables=world.t,

@@ -89,6 +89,7 @@ class Config:
     jobs: bool = False  # all messages are of one job, which is sealed with the last
     keys: int = 0  # two producers send so many messages each with unique keys; there are no others
     ticks: int = 0  # a schedule sends messages, every so many seconds; there are no others
+    deletes: bool = False  # the row of a message that is done is deleted
     blind: bool = False  # the claim does not see a running message: only the guard excludes
 
 
@@ -718,6 +719,7 @@ def world_for(config: Config, *, guard: bool = True) -> World:
         limited=config.limits,
         keys=bool(config.keys),
         jobs=config.jobs,
+        deletes=config.deletes,
     )
 
 

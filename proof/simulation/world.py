@@ -141,6 +141,7 @@ class World:
         limited: bool = False,
         keys: bool = False,
         jobs: bool = False,
+        deletes: bool = False,
     ) -> None:
         self.clock = Clock()
         self.spec = spec
@@ -150,7 +151,7 @@ class World:
         there[self.jobs.name] = jobs
         missing = OPTIONAL - {name for name, is_there in there.items() if is_there}
         object.__setattr__(self.t, "missing", missing)
-        self.limited = limited
+        self.limited, self.deletes = limited, deletes
         if blind:  # as a snapshot that is too old would be
             object.__setattr__(self.t, "object_is_running", lambda of: sa.false())
         args = {"check_same_thread": False}
@@ -274,6 +275,8 @@ class World:
         ).fetchall()
         before = self.rows
         self.rows = {row[0]: Seen._make(row) for row in found}
+        if self.deletes:
+            self._keep_deleted(act, before)
         if self.rows == before:
             return
         self.version += 1
@@ -293,6 +296,13 @@ class World:
         self.observed.append(
             (float(self.place), [(r.object_id, r.msg_id, r.status) for r in self.rows.values()])
         )
+
+    def _keep_deleted(self, act: Act, before: Mapping[int, Seen]) -> None:
+        """A settle deletes what is done: here such a row stays, as one that is done."""
+        for i in before.keys() - self.rows.keys():
+            if act is not Act.SETTLE and before[i].status != DONE:
+                self.violations.append(Violation(Rule.I3, f"{act} has deleted message {i}"))
+            self.rows[i] = before[i]._replace(status=DONE, claimed_by=None)
 
     def _holders_of_keys(self) -> list[tuple[str, int]]:
         """By what the table shows: those with tries left, whatever says the index about them."""

@@ -61,8 +61,7 @@ def test_odd_column_names_are_one_identifier(make_app, name):
         spec = MessageTable("odd_columns", **{"status": name, "available_at": "delay"})
     app = make_app(table=spec)
     if "`" in name and app.engine.dialect.name in ("mysql", "mariadb"):
-        with pytest.raises(SchemaError, match="has no column"):  # SQLAlchemy misreads such names
-            app.create_schema()
+        app.create_schema()  # SQLAlchemy misreads such names
         with pytest.raises(SchemaError, match="has no column"):
             _ = app.tables
         return

@@ -234,11 +234,11 @@ def test_threads_share_the_batches_of_many_objects(app: App, calls: Calls, table
 def test_a_handler_over_its_time_rolls_the_batch_back(app: App, calls: Calls, table: Table) -> None:
     begun = threading.Event()
 
-    @app.handler("t", transactional=True, batch=10, timeout=0.05)
+    @app.handler("t", transactional=True, batch=10, timeout=0.5)
     def handle(messages: list[Message], ctx: BatchContext) -> None:
         calls.of.append([message.msg_id for message in messages])
         if len(messages) > 1:
-            begun.wait(0.1)
+            begun.wait(0.6)
 
     ids = send(app, "a", "a", "b")
     assert drain(app).done == 3

@@ -190,13 +190,23 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
     yield claim.flag_apart, {"candidates": seen_heads, "me": "me"}
     yield claim.read_runs, {"heads_flagged": [row], "limit": 10}
     yield claim.read_runs, {"heads_flagged": [row] * 60, "limit": 10}
-    yield settle.settle, {"batch": [Settlement(1, next_id=2)], "me": "me"}
+    for deletes in (False, True):
+        done = Settlement(1, next_id=2, deletes=deletes)
+        yield settle.settle, {"batch": [done], "me": "me"}
+        if t.database.arrays:
+            log.rows = {"SELECT": [("{1,3}", "{2}")]}
+            both = [done, Settlement(3, deletes=deletes)]
+            yield settle.settle, {"batch": both, "me": "me"}
+            log.rows = {}
     for outcome in Outcome:
         yield settle.settle, {"batch": [Settlement(1, outcome, error="e", trace="t")], "me": "me"}
     shares = [Share(1, [2], 3)]
     for tries_seen in (0, None):
         yield settle_batch, {"shares": shares, "me": "me", "tries": tries_seen}
-    yield settle.settle_one, {"settlement": Settlement(1, next_id=2), "me": "me"}
+    yield settle_batch, {"shares": shares, "me": "me", "deletes": True}
+    for deletes in (False, True):
+        one = Settlement(1, next_id=2, deletes=deletes)
+        yield settle.settle_one, {"settlement": one, "me": "me"}
     yield still_mine, {"ids": many, "me": "me"}
     tick = datetime(2026, 11, 22, tzinfo=UTC)
     stored = schedules.Stored(

@@ -164,6 +164,11 @@ class FanOuts:
         return FanOut(total=len(tally.values), **counts)
 
     @property
+    def begun(self) -> bool:
+        """Whether the handler has begun a fan-out."""
+        return self._lock is not None
+
+    @property
     def may_own_thread(self) -> bool:
         """Whether this thread, which is no item's, may have been started by one: once a fan-out has
         begun, all but those of the instance, and in copies of the handler's context."""

@@ -423,7 +423,14 @@ class BatchCaller:
         first = taken[0].lane
         tables, tries = self._setup.tables, first.row.tries
         try:
-            flagged = store.settle_batch(conn, tables, shares, me=first.owner, tries=tries)
+            flagged = store.settle_batch(
+                conn,
+                tables,
+                shares,
+                me=first.owner,
+                tries=tries,
+                deletes=self._setup.registry.deletes_done(first.row),
+            )
         except OutOfDate:
             misuse = missed(conn, "the handler")
             if misuse is None:

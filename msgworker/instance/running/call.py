@@ -417,12 +417,14 @@ class Caller:
     ) -> Result:
         """The outcome of a plain handler that has returned, with what it has sent."""
         sent = None if given is None else given[0]._sent()
+        has_items = given is not None and handler.when_done == "delete" and given[1].begun
         if value is not None:
             result = self.outcomes.returned(value, handler, lane.row.tries + 1)
             if result is not DONE:
                 return result
-        if sent:
-            return Result(Outcome.DONE, sends=tuple(message for _, message in sent))
+        if sent or has_items:
+            sends = tuple(message for _, message in sent or ())
+            return Result(Outcome.DONE, sends=sends, has_items=has_items)
         return DONE
 
     # ------------------------------------------------------------ transactional

@@ -17,12 +17,14 @@ from msgworker.config import MAX_TRIES, number, whole
 from msgworker.errors import ConfigError, HandlerError
 from msgworker.instance.running.context import BatchContext, Context
 from msgworker.limit import Limit, limit_of
-from msgworker.message import Message
+from msgworker.message import Message, topic_of
 from msgworker.table import MAX_TOPIC, MessageTable
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
     from tenacity.wait import wait_base
+
+    from msgworker.store.rows import Row
 
 # --- The signature of a handler: what it can be called with, and the type of its payloads.
 
@@ -202,6 +204,7 @@ def _portable(hint: Any) -> Any:
 MOST_IN_A_BATCH = 10_000
 DEFAULT_BATCH_SECONDS = 1.0
 TimeoutAction = typing.Literal["report", "restart"]
+WhenDone = typing.Literal["keep", "delete"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +212,8 @@ class Handler:
     """A registered handler. wait: None = the App's back-off. max_tries: None = the table's rule.
     batch: it takes lists of at most so many messages. group: so many of its calls, one message
     each, may share a transaction. batch_seconds: the aimed time of either. limit: of its topic,
-    over all instances. on_done, on_dead: the topic of what is sent when one is done or dead."""
+    over all instances. on_done, on_dead: the topic of what is sent when one is done or dead.
+    when_done: whether the row of one that is done stays."""
 
     topic: str | None
     fn: Callable[..., Any]
@@ -227,6 +231,7 @@ class Handler:
     limit: Limit | None = None
     on_done: str | None = None
     on_dead: str | None = None
+    when_done: WhenDone = "keep"
     warned: list[str] = field(default_factory=list)
 
     @property
@@ -275,6 +280,10 @@ def make_handler(
         raise HandlerError(
             f'timeout_action of handler {name} must be "report" or "restart", '
             f"got {new.timeout_action!r}"
+        )
+    if new.when_done not in typing.get_args(WhenDone):
+        raise HandlerError(
+            f'when_done of handler {name} must be "keep" or "delete", got {new.when_done!r:.80}'
         )
     if new.timeout_action == "restart" and new.timeout is None:
         raise HandlerError(f'handler {name}: timeout_action="restart" needs a timeout')
@@ -379,11 +388,13 @@ def _check_batch(name: str, new: Handler) -> None:
 class Registry:
     """The handlers of an App by topic; `None` is the handler of every other topic. batch_most: the
     most messages that share a call or a transaction of one. has_follow_ups: whether one has on_done
-    or on_dead. has_timeouts, has_async: whether one has a timeout, or suits the event loop."""
+    or on_dead. deletes: whether one deletes what is done. has_timeouts, has_async: whether one has
+    a timeout, or suits the event loop."""
 
     handlers: dict[str | None, Handler] = field(default_factory=dict)
     batch_most: int = 1
     has_follow_ups: bool = False
+    deletes: bool = False
     has_timeouts: bool = False
     has_async: bool = False
 
@@ -396,6 +407,7 @@ class Registry:
         self.has_timeouts = self.has_timeouts or handler.timeout is not None
         self.has_async = self.has_async or handler.suits_loop
         self.has_follow_ups = self.has_follow_ups or bool(handler.on_done or handler.on_dead)
+        self.deletes = self.deletes or handler.when_done == "delete"
 
     def add(self, handler: Handler) -> None:
         if handler.topic in self.handlers:
@@ -424,6 +436,14 @@ class Registry:
 
     def get(self, topic: str | None) -> Handler | None:
         return self.handlers.get(topic) or self.handlers.get(None)
+
+    def deletes_done(self, row: Row) -> bool:
+        """Whether the row of this message is deleted once it is done: not if it has failed before,
+        which people may ask about."""
+        if not self.deletes or row.tries or row.crash_times:
+            return False
+        handler = self.get(topic_of(row.topic))
+        return handler is not None and handler.when_done == "delete"
 
     def read_types(self) -> list[str]:
         """Resolve types of payloads that were unknown when their handler was registered; returns a

@@ -85,7 +85,8 @@ ODD_BACKOFF_SECONDS = 60.0
 @dataclass(slots=True)
 class Result:
     """The result of one try. error: the text for operators. trace: the traceback as text. raised:
-    the error itself, until it is logged. sends: what the handler has sent, if it is done."""
+    the error itself, until it is logged. sends: what the handler has sent, if it is done.
+    has_items: it has begun a fan-out, if it is done."""
 
     outcome: Outcome
     error: str | None = None
@@ -93,6 +94,7 @@ class Result:
     trace: str | None = None
     raised: BaseException | None = None
     sends: tuple[Outgoing, ...] = ()
+    has_items: bool = False
 
 
 DONE = Result(Outcome.DONE)

@@ -17,7 +17,7 @@ from msgworker.instance.role import Outage
 from msgworker.instance.running.handler import Registry
 from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.outcome import DONE
-from msgworker.instance.state import Setup, Shared
+from msgworker.instance.state import Connector, Setup, Shared
 from msgworker.message import (
     UNWRITABLE,
     Outcome,
@@ -37,15 +37,45 @@ from msgworker.store.rows import Row, RowKept
 from msgworker.store.send import notify
 from msgworker.table import Tables
 
+# --- What handlers ask of the table, checked at the start: later, outcomes could not be written.
+
+
+def check(registry: Registry, tables: Tables, connector: Connector) -> None:
+    """Raise SchemaError if handlers delete what is done and this login may not, or send messages
+    about others (`on_done`, `on_dead`) and the table cannot hold those."""
+    if registry.deletes:
+        _check_deletes(tables, connector)
+    _check_follow_ups(registry, tables)
+
+
+def _check_deletes(tables: Tables, connector: Connector) -> None:
+    name = tables.spec.name
+    if tables.reuses_ids:
+        raise SchemaError(
+            f'a handler has when_done="delete", and table {name} gives the id of a deleted last '
+            "message to the next one, which outside systems would take for it. Make the table anew "
+            f"with {tables.names['msg_id']} INTEGER PRIMARY KEY AUTOINCREMENT, or leave when_done "
+            "out"
+        )
+    with connector.once() as link, link.transaction() as conn:
+        try:
+            done.delete_none(conn, tables)
+        except DBAPIError as error:
+            if trouble(error) is not Trouble.OTHER:
+                raise
+            raise SchemaError(
+                'a handler has when_done="delete", and this login has no right to delete messages '
+                f"(table {name}): {reason_of(error)}. Grant it DELETE there, or leave when_done out"
+            ) from error
+
+
 # --- Messages about messages: what `on_done` and `on_dead` of a handler send.
 #
 # They are sent in the transaction that writes the outcome. If that topic is the message's own, none
 # is sent: otherwise each message about a message would cause another one.
 
 
-def check(registry: Registry, tables: Tables) -> None:
-    """Raise SchemaError if handlers have `on_done` or `on_dead` and the table cannot hold what they
-    send: later, an outcome could not be written because of that."""
+def _check_follow_ups(registry: Registry, tables: Tables) -> None:
     telling = [h for h in list(registry.handlers.values()) if h.on_done or h.on_dead]
     if not telling:
         return
@@ -148,7 +178,7 @@ def what_became(
     return became
 
 
-assert len(Settlement._fields) == 10, "settlements() gives each of them"
+assert len(Settlement._fields) == 11, "settlements() gives each of them"
 
 
 def settlements(lanes: Sequence[Lane], setup: Setup, shared: Shared) -> list[Settlement]:
@@ -158,13 +188,15 @@ def settlements(lanes: Sequence[Lane], setup: Setup, shared: Shared) -> list[Set
         return [settlement(lane, setup, shared) for lane in lanes]
     found: list[Settlement] = []
     apart, done, new = controls.apart, Outcome.DONE, tuple.__new__
+    registry = setup.registry
     for lane in lanes:
         row = lane.row
         if lane.result is DONE and row.flaw is None and not (apart and lane.next_topic in apart):
             place, rows = lane.place + lane.width, lane.rows
             next_id = rows[place][0] if place < len(rows) else None
             # Its own `__new__`, with defaults and names, takes three times as long.
-            values = (row.msg_id, done, next_id, None, 0.0, row.tries, 0, None, (), None)
+            deletes = registry.deletes and registry.deletes_done(row)
+            values = (row.msg_id, done, next_id, None, 0.0, row.tries, 0, None, (), None, deletes)
             one = new(Settlement, values)
         else:
             one = settlement(lane, setup, shared)
@@ -184,7 +216,10 @@ def settlement(lane: Lane, setup: Setup, shared: Shared) -> Settlement:
         if next_id is not None and not _may_continue(lane, shared):
             next_id = None
         sends = result.sends + follow_ups_of(lane, setup)
-        return Settlement(row.msg_id, Outcome.DONE, next_id, None, 0.0, tries, sends=sends)
+        deletes = not result.has_items and setup.registry.deletes_done(row)
+        return Settlement(
+            row.msg_id, Outcome.DONE, next_id, None, 0.0, tries, sends=sends, deletes=deletes
+        )
     return Settlement(
         row.msg_id,
         result.outcome,
@@ -339,7 +374,8 @@ class Writer:
             self.on_leaving()
         plain = {s.outcome for s in batch} == {Outcome.DONE}
         sending = any([s.sends for s in batch])
-        alone = tables.database.arrays and plain and not sending and not tables.on_update
+        checked = tables.on_update or (self._setup.registry.deletes and tables.on_delete)
+        alone = tables.database.arrays and plain and not sending and not checked
         for in_steps in (False, True):
             try:
                 with self._statement() if alone else self.link.transaction() as conn:
