@@ -945,6 +945,7 @@ def test_a_message_of_a_job_is_sent_in_a_transaction(app, at):
     assert Table(app).statuses == []
 
 
+@pytest.mark.quick("sqlite")
 def test_a_sender_on_sqlite_keeps_the_seal_out_from_its_first_statement(app):
     """There a SELECT alone begins no transaction of the driver's."""
     if app.engine.dialect.name != "sqlite":
