@@ -262,6 +262,21 @@ def send_more(site: Site) -> None:
 
 @pytest.mark.quick("postgresql")
 @pytest.mark.requires("unique_keys")
+def test_a_worker_that_deletes_what_is_done_needs_the_right_to(site):
+    site.grant()
+    app, producer = site.app("worker"), site.app("producer")
+    app.add_handler("t", lambda msg: None, when_done="delete")
+    send(producer, "a", "b")
+    with pytest.raises(DatabaseUnavailable, match=r"needs DELETE there \(docs/operate/rights"):
+        app.drain(linger=0)
+    table = Table(site.app("owner"))
+    assert table.statuses == [0, 0]
+    schema = "public" if site.postgresql else "crm"
+    site.run(f"GRANT DELETE ON {schema}.msgworker_message TO crm_worker")
+    assert app.drain(linger=0).done == 2
+    assert table.statuses == []
+
+
 def test_the_rights_of_the_page_are_enough_for_chains(site):
     site.grant()
     producer, worker = site.app("producer"), site.app("worker")

@@ -41,8 +41,9 @@ from msgworker.table import Tables
 
 
 def check(registry: Registry, tables: Tables, connector: Connector) -> None:
-    """Raise SchemaError if handlers delete what is done and this login may not, or send messages
-    about others (`on_done`, `on_dead`) and the table cannot hold those."""
+    """Raise SchemaError if handlers delete what is done and the table gives ids again, or send
+    messages about others (`on_done`, `on_dead`) and it cannot hold those; raises the database's
+    error if they delete and this login may not."""
     if registry.deletes:
         _check_deletes(tables, connector)
     _check_follow_ups(registry, tables)
@@ -58,15 +59,7 @@ def _check_deletes(tables: Tables, connector: Connector) -> None:
             "out"
         )
     with connector.once() as link, link.transaction() as conn:
-        try:
-            done.delete_none(conn, tables)
-        except DBAPIError as error:
-            if trouble(error) is not Trouble.OTHER:
-                raise
-            raise SchemaError(
-                'a handler has when_done="delete", and this login has no right to delete messages '
-                f"(table {name}): {reason_of(error)}. Grant it DELETE there, or leave when_done out"
-            ) from error
+        done.delete_none(conn, tables)
 
 
 # --- Messages about messages: what `on_done` and `on_dead` of a handler send.
