@@ -308,9 +308,9 @@ SELECT (SELECT (TIMESTAMPDIFF(MICROSECOND, w.available_at, utc_timestamp(6)) / 1
 FROM msgworker_message AS w FORCE INDEX (msgworker_message_due)
 WHERE (w.status = 0 OR w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND (w.status IN (0, 1) OR
     w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND w.available_at > utc_timestamp(6) AND
-    (CONVERT(coalesce(w.topic, 'default') USING utf8mb4) COLLATE utf8mb4_nopad_bin) IN (/* each of param_2 */)
-    AND ((CONVERT(coalesce(w.topic, 'default') USING utf8mb4) COLLATE utf8mb4_nopad_bin) NOT IN (/* each of
-    param_3 */)) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
+    (CONVERT(coalesce(w.topic, 'default') USING utf8mb4) COLLATE utf8mb4_nopad_bin) IN (/* each of mw_topics
+    */) AND ((CONVERT(coalesce(w.topic, 'default') USING utf8mb4) COLLATE utf8mb4_nopad_bin) NOT IN (/* each
+    of mw_paused */)) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS e FORCE INDEX (msgworker_message_object)
 WHERE e.mw_open_object = w.object_id AND e.msg_id < w.msg_id))) AND NOT (w.object_id IS NOT NULL AND (EXISTS
     (SELECT 1
@@ -321,9 +321,9 @@ WHERE r.mw_running_object = w.object_id))) AND w.available_at <= (utc_timestamp(
 FROM msgworker_message AS w FORCE INDEX (msgworker_message_due)
 WHERE (w.status = 0 OR w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND (w.status IN (0, 1) OR
     w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND w.available_at > utc_timestamp(6) AND
-    (CONVERT(coalesce(w.topic, 'default') USING utf8mb4) COLLATE utf8mb4_nopad_bin) IN (/* each of param_2 */)
-    AND ((CONVERT(coalesce(w.topic, 'default') USING utf8mb4) COLLATE utf8mb4_nopad_bin) NOT IN (/* each of
-    param_3 */)) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
+    (CONVERT(coalesce(w.topic, 'default') USING utf8mb4) COLLATE utf8mb4_nopad_bin) IN (/* each of mw_topics
+    */) AND ((CONVERT(coalesce(w.topic, 'default') USING utf8mb4) COLLATE utf8mb4_nopad_bin) NOT IN (/* each
+    of mw_paused */)) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS e FORCE INDEX (msgworker_message_object)
 WHERE e.mw_open_object = w.object_id AND e.msg_id < w.msg_id))) AND NOT (w.object_id IS NOT NULL AND (EXISTS
     (SELECT 1

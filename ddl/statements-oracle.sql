@@ -526,7 +526,7 @@ WHERE CASE WHEN (e.status IN (0, 1) OR e.status = -1 AND coalesce(e.error_try_ti
     FIRST_ROWS(100) INDEX(r msgworker_message_guard) */ 1
 FROM msgworker_message r
 WHERE CASE WHEN (r.status = 1) THEN r.object_id END = w.object_id))) AND w.available_at <= (CAST(SYSTIMESTAMP
-    AT TIME ZONE 'UTC' AS TIMESTAMP) + NUMTODSINTERVAL(:param_3, 'SECOND')) ORDER BY w.available_at
+    AT TIME ZONE 'UTC' AS TIMESTAMP) + NUMTODSINTERVAL(:linger, 'SECOND')) ORDER BY w.available_at
  FETCH FIRST 1 ROWS ONLY) AS d0, (SELECT /*+ FIRST_ROWS(100) INDEX(w msgworker_message_due) */ (EXTRACT(DAY
     FROM (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) - CAST(w.available_at AS TIMESTAMP))) * 86400 +
     EXTRACT(HOUR FROM (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) - CAST(w.available_at AS
@@ -545,7 +545,7 @@ WHERE CASE WHEN (e.status IN (0, 1) OR e.status = -1 AND coalesce(e.error_try_ti
     FIRST_ROWS(100) INDEX(r msgworker_message_guard) */ 1
 FROM msgworker_message r
 WHERE CASE WHEN (r.status = 1) THEN r.object_id END = w.object_id))) AND w.available_at <= (CAST(SYSTIMESTAMP
-    AT TIME ZONE 'UTC' AS TIMESTAMP) + NUMTODSINTERVAL(:param_4, 'SECOND')) AND w.status = -1 ORDER BY
+    AT TIME ZONE 'UTC' AS TIMESTAMP) + NUMTODSINTERVAL(:retry_linger, 'SECOND')) AND w.status = -1 ORDER BY
     w.available_at
  FETCH FIRST 1 ROWS ONLY) AS d1 FROM DUAL;
 SELECT (SELECT /*+ FIRST_ROWS(100) INDEX(w msgworker_message_due) */ (EXTRACT(DAY FROM (CAST(SYSTIMESTAMP AT
@@ -557,8 +557,8 @@ SELECT (SELECT /*+ FIRST_ROWS(100) INDEX(w msgworker_message_due) */ (EXTRACT(DA
 FROM msgworker_message w
 WHERE (w.status = 0 OR w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND (w.status IN (0, 1) OR
     w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND w.available_at > CAST(SYSTIMESTAMP AT TIME ZONE
-    'UTC' AS TIMESTAMP) AND coalesce(w.topic, 'default') IN (/* each of param_2 */) AND (coalesce(w.topic,
-    'default') NOT IN (/* each of param_3 */)) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT /*+
+    'UTC' AS TIMESTAMP) AND coalesce(w.topic, 'default') IN (/* each of mw_topics */) AND (coalesce(w.topic,
+    'default') NOT IN (/* each of mw_paused */)) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT /*+
     FIRST_ROWS(100) INDEX(e msgworker_message_object) */ 1
 FROM msgworker_message e
 WHERE CASE WHEN (e.status IN (0, 1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) THEN
@@ -567,7 +567,7 @@ WHERE CASE WHEN (e.status IN (0, 1) OR e.status = -1 AND coalesce(e.error_try_ti
     FIRST_ROWS(100) INDEX(r msgworker_message_guard) */ 1
 FROM msgworker_message r
 WHERE CASE WHEN (r.status = 1) THEN r.object_id END = w.object_id))) AND w.available_at <= (CAST(SYSTIMESTAMP
-    AT TIME ZONE 'UTC' AS TIMESTAMP) + NUMTODSINTERVAL(:param_6, 'SECOND')) ORDER BY w.available_at
+    AT TIME ZONE 'UTC' AS TIMESTAMP) + NUMTODSINTERVAL(:linger, 'SECOND')) ORDER BY w.available_at
  FETCH FIRST 1 ROWS ONLY) AS d0, (SELECT /*+ FIRST_ROWS(100) INDEX(w msgworker_message_due) */ (EXTRACT(DAY
     FROM (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) - CAST(w.available_at AS TIMESTAMP))) * 86400 +
     EXTRACT(HOUR FROM (CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) - CAST(w.available_at AS
@@ -577,8 +577,8 @@ WHERE CASE WHEN (r.status = 1) THEN r.object_id END = w.object_id))) AND w.avail
 FROM msgworker_message w
 WHERE (w.status = 0 OR w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND (w.status IN (0, 1) OR
     w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND w.available_at > CAST(SYSTIMESTAMP AT TIME ZONE
-    'UTC' AS TIMESTAMP) AND coalesce(w.topic, 'default') IN (/* each of param_2 */) AND (coalesce(w.topic,
-    'default') NOT IN (/* each of param_3 */)) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT /*+
+    'UTC' AS TIMESTAMP) AND coalesce(w.topic, 'default') IN (/* each of mw_topics */) AND (coalesce(w.topic,
+    'default') NOT IN (/* each of mw_paused */)) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT /*+
     FIRST_ROWS(100) INDEX(e msgworker_message_object) */ 1
 FROM msgworker_message e
 WHERE CASE WHEN (e.status IN (0, 1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) THEN
@@ -587,7 +587,7 @@ WHERE CASE WHEN (e.status IN (0, 1) OR e.status = -1 AND coalesce(e.error_try_ti
     FIRST_ROWS(100) INDEX(r msgworker_message_guard) */ 1
 FROM msgworker_message r
 WHERE CASE WHEN (r.status = 1) THEN r.object_id END = w.object_id))) AND w.available_at <= (CAST(SYSTIMESTAMP
-    AT TIME ZONE 'UTC' AS TIMESTAMP) + NUMTODSINTERVAL(:param_7, 'SECOND')) AND w.status = -1 ORDER BY
+    AT TIME ZONE 'UTC' AS TIMESTAMP) + NUMTODSINTERVAL(:retry_linger, 'SECOND')) AND w.status = -1 ORDER BY
     w.available_at
  FETCH FIRST 1 ROWS ONLY) AS d1 FROM DUAL;
 
@@ -959,13 +959,13 @@ WHERE msgworker_message.msg_id = :b_msg AND msgworker_message.status = 1 AND msg
 SELECT f.i
 FROM (SELECT /*+ FIRST_ROWS(100) INDEX(a msgworker_message_guard) */ a.msg_id + 0 AS i
 FROM msgworker_message a
-WHERE CASE WHEN (a.status = 1) THEN a.object_id END IS NOT NULL AND a.claimed_by = :param_1 AND a.msg_id + 0 >
-    :param_2 UNION ALL SELECT /*+ FIRST_ROWS(100) INDEX(b msgworker_message_object) */ b.msg_id + 0 AS i
+WHERE CASE WHEN (a.status = 1) THEN a.object_id END IS NOT NULL AND a.claimed_by = :who AND a.msg_id + 0 >
+    :after UNION ALL SELECT /*+ FIRST_ROWS(100) INDEX(b msgworker_message_object) */ b.msg_id + 0 AS i
 FROM msgworker_message b
 WHERE CASE WHEN (b.status IN (0, 1) OR b.status = -1 AND coalesce(b.error_try_times, 0) < 3) THEN
     coalesce(b.object_id, CASE WHEN (b.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
-    = '~msgworker.running~' AND b.claimed_by = :param_1 AND b.msg_id + 0 > :param_6) f ORDER BY f.i
- FETCH FIRST 250 ROWS ONLY;
+    = '~msgworker.running~' AND b.claimed_by = :who AND b.msg_id + 0 > :after) f ORDER BY f.i
+ FETCH FIRST :most ROWS ONLY;
 
 -- owners: All instance ids in running rows
 SELECT DISTINCT f.o
@@ -1079,7 +1079,7 @@ SELECT msgworker_lease.name, msgworker_lease.kind, msgworker_lease.term, msgwork
     CAST(msgworker_lease.renewed_at AS TIMESTAMP))) * 60 + EXTRACT(SECOND FROM (CAST(SYSTIMESTAMP AT TIME ZONE
     'UTC' AS TIMESTAMP) - CAST(msgworker_lease.renewed_at AS TIMESTAMP))) * 1) AS anon_3
 FROM msgworker_lease
-WHERE msgworker_lease.kind = :kind_1 ORDER BY msgworker_lease.name;
+WHERE msgworker_lease.kind = :of_kind ORDER BY msgworker_lease.name;
 
 -- take_over: Declare the holder of an expired lease dead; True for the one winner
 SELECT msgworker_lease.name

@@ -408,8 +408,8 @@ WHERE e.object_id = w.object_id AND e.msg_id < w.msg_id AND (e.status IN (0, 1) 
  LIMIT ALL OFFSET 0))) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS r
 WHERE r.object_id = w.object_id AND r.status = 1
- LIMIT ALL OFFSET 0))) AND w.available_at <= (statement_timestamp() + make_interval(secs => %(param_1)s))
-    ORDER BY w.available_at
+ LIMIT ALL OFFSET 0))) AND w.available_at <= (statement_timestamp() + make_interval(secs => %(linger)s)) ORDER
+    BY w.available_at
  LIMIT 1) AS d0, (SELECT (CAST(extract(epoch FROM statement_timestamp()) AS float8) - CAST(extract(epoch FROM
     w.available_at) AS float8)) AS anon_2
 FROM msgworker_message AS w
@@ -422,41 +422,41 @@ WHERE e.object_id = w.object_id AND e.msg_id < w.msg_id AND (e.status IN (0, 1) 
  LIMIT ALL OFFSET 0))) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS r
 WHERE r.object_id = w.object_id AND r.status = 1
- LIMIT ALL OFFSET 0))) AND w.available_at <= (statement_timestamp() + make_interval(secs => %(param_2)s)) AND
-    w.status > -2 AND w.status < 0 ORDER BY w.available_at
+ LIMIT ALL OFFSET 0))) AND w.available_at <= (statement_timestamp() + make_interval(secs => %(retry_linger)s))
+    AND w.status > -2 AND w.status < 0 ORDER BY w.available_at
  LIMIT 1) AS d1;
 SELECT (SELECT (CAST(extract(epoch FROM statement_timestamp()) AS float8) - CAST(extract(epoch FROM
     w.available_at) AS float8)) AS anon_1
 FROM msgworker_message AS w
 WHERE (w.status > -1 AND w.status < 1 OR w.status > -2 AND w.status < 0 AND coalesce(w.error_try_times, 0) <
     3) AND (w.status IN (0, 1) OR w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND w.available_at >
-    statement_timestamp() AND (CAST(coalesce(w.topic, 'default') AS TEXT) COLLATE "C") IN (/* each of param_2
-    */) AND ((CAST(coalesce(w.topic, 'default') AS TEXT) COLLATE "C") NOT IN (/* each of param_3 */)) AND NOT
-    (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
+    statement_timestamp() AND (CAST(coalesce(w.topic, 'default') AS TEXT) COLLATE "C") IN (/* each of
+    mw_topics */) AND ((CAST(coalesce(w.topic, 'default') AS TEXT) COLLATE "C") NOT IN (/* each of mw_paused
+    */)) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = w.object_id AND e.msg_id < w.msg_id AND (e.status IN (0, 1) OR e.status = -1 AND
     coalesce(e.error_try_times, 0) < 3)
  LIMIT ALL OFFSET 0))) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS r
 WHERE r.object_id = w.object_id AND r.status = 1
- LIMIT ALL OFFSET 0))) AND w.available_at <= (statement_timestamp() + make_interval(secs => %(param_4)s))
-    ORDER BY w.available_at
+ LIMIT ALL OFFSET 0))) AND w.available_at <= (statement_timestamp() + make_interval(secs => %(linger)s)) ORDER
+    BY w.available_at
  LIMIT 1) AS d0, (SELECT (CAST(extract(epoch FROM statement_timestamp()) AS float8) - CAST(extract(epoch FROM
     w.available_at) AS float8)) AS anon_2
 FROM msgworker_message AS w
 WHERE (w.status > -1 AND w.status < 1 OR w.status > -2 AND w.status < 0 AND coalesce(w.error_try_times, 0) <
     3) AND (w.status IN (0, 1) OR w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND w.available_at >
-    statement_timestamp() AND (CAST(coalesce(w.topic, 'default') AS TEXT) COLLATE "C") IN (/* each of param_2
-    */) AND ((CAST(coalesce(w.topic, 'default') AS TEXT) COLLATE "C") NOT IN (/* each of param_3 */)) AND NOT
-    (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
+    statement_timestamp() AND (CAST(coalesce(w.topic, 'default') AS TEXT) COLLATE "C") IN (/* each of
+    mw_topics */) AND ((CAST(coalesce(w.topic, 'default') AS TEXT) COLLATE "C") NOT IN (/* each of mw_paused
+    */)) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = w.object_id AND e.msg_id < w.msg_id AND (e.status IN (0, 1) OR e.status = -1 AND
     coalesce(e.error_try_times, 0) < 3)
  LIMIT ALL OFFSET 0))) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS r
 WHERE r.object_id = w.object_id AND r.status = 1
- LIMIT ALL OFFSET 0))) AND w.available_at <= (statement_timestamp() + make_interval(secs => %(param_5)s)) AND
-    w.status > -2 AND w.status < 0 ORDER BY w.available_at
+ LIMIT ALL OFFSET 0))) AND w.available_at <= (statement_timestamp() + make_interval(secs => %(retry_linger)s))
+    AND w.status > -2 AND w.status < 0 ORDER BY w.available_at
  LIMIT 1) AS d1;
 
 -- ==================== limits: Limits of topics over all instances: what is recorded, and what is free now
@@ -830,9 +830,8 @@ WHERE msgworker_message.msg_id = %(b_msg)s::BIGINT AND msgworker_message.status 
 SELECT f.i
 FROM (SELECT a.msg_id + 0 AS i
 FROM msgworker_message AS a
-WHERE a.status = 1 AND a.claimed_by = %(param_1)s::VARCHAR AND a.msg_id + 0 > %(param_2)s::BIGINT) AS f ORDER
-    BY f.i
- LIMIT %(param_3)s::INTEGER;
+WHERE a.status = 1 AND a.claimed_by = %(who)s::VARCHAR AND a.msg_id + 0 > %(after)s::BIGINT) AS f ORDER BY f.i
+ LIMIT %(most)s::INTEGER;
 
 -- owners: All instance ids in running rows
 SELECT DISTINCT f.o
@@ -917,7 +916,7 @@ SELECT msgworker_lease.name, msgworker_lease.kind, msgworker_lease.term, msgwork
     msgworker_lease.in_hand, msgworker_lease.serves, (CAST(extract(epoch FROM statement_timestamp()) AS
     float8) - CAST(extract(epoch FROM msgworker_lease.renewed_at) AS float8)) AS anon_3
 FROM msgworker_lease
-WHERE msgworker_lease.kind = %(kind_1)s::VARCHAR ORDER BY msgworker_lease.name;
+WHERE msgworker_lease.kind = %(of_kind)s::VARCHAR ORDER BY msgworker_lease.name;
 
 -- take_over: Declare the holder of an expired lease dead; True for the one winner
 SELECT msgworker_lease.name

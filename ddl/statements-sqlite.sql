@@ -415,7 +415,7 @@ FROM msgworker_message AS w
 WHERE (w.status > -1 AND w.status < 1 OR w.status > -2 AND w.status < 0 AND coalesce(w.error_try_times, 0) <
     3) AND (w.status IN (0, 1) OR w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND w.available_at >
     strftime('%Y-%m-%d %H:%M:%f', 'now') AND (coalesce(w.topic, 'default') COLLATE BINARY) IN (/* each of
-    param_2 */) AND ((coalesce(w.topic, 'default') COLLATE BINARY) NOT IN (/* each of param_3 */)) AND NOT
+    mw_topics */) AND ((coalesce(w.topic, 'default') COLLATE BINARY) NOT IN (/* each of mw_paused */)) AND NOT
     (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = w.object_id AND e.msg_id < w.msg_id AND (e.status IN (0, 1) OR e.status = -1 AND
@@ -428,7 +428,7 @@ FROM msgworker_message AS w
 WHERE (w.status > -1 AND w.status < 1 OR w.status > -2 AND w.status < 0 AND coalesce(w.error_try_times, 0) <
     3) AND (w.status IN (0, 1) OR w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND w.available_at >
     strftime('%Y-%m-%d %H:%M:%f', 'now') AND (coalesce(w.topic, 'default') COLLATE BINARY) IN (/* each of
-    param_2 */) AND ((coalesce(w.topic, 'default') COLLATE BINARY) NOT IN (/* each of param_3 */)) AND NOT
+    mw_topics */) AND ((coalesce(w.topic, 'default') COLLATE BINARY) NOT IN (/* each of mw_paused */)) AND NOT
     (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = w.object_id AND e.msg_id < w.msg_id AND (e.status IN (0, 1) OR e.status = -1 AND

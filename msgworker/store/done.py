@@ -122,10 +122,11 @@ def finish(
         params["mw_tries"] = seen
 
     def change(*, deletes: bool) -> int:
+        def build() -> sa.Update | sa.Delete:
+            return finishing(t, t.among(t.cols().msg_id), seen is not None, deletes=deletes)
+
         key = ("finish", seen is not None, deletes)
-        among = t.among(t.cols().msg_id)
-        made = t.built(key, lambda: finishing(t, among, seen is not None, deletes=deletes))
-        return changed(conn, t, key, made, params)
+        return changed(conn, t, key, t.built(key, build), params)
 
     gone = deleted(conn, t, ids, lambda: change(deletes=True)) if deletes else 0
     return gone if gone == len(ids) else gone + change(deletes=False)

@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy import ColumnElement, Connection
+from sqlalchemy import ColumnElement, Connection, bindparam
 
 from msgworker.db import now, now_plus, seconds_since
 from msgworker.table import Tables
@@ -193,15 +193,19 @@ def _from_now(seconds: float) -> ColumnElement[Any]:
 
 def read_all(conn: Connection, t: Tables, *, kind: str = INSTANCE) -> list[Lease]:
     """All leases of a kind, by name."""
-    lease = t.lease.c
-    judged: dict[str, Any] = {
-        "live": sa.case((lease.expires_at > now(), 1), else_=0),
-        "ahead": sa.case((lease.renewed_at > _from_now(AHEAD_SECONDS), 1), else_=0),
-        "silent": seconds_since(lease.renewed_at),
-    }
-    columns = [judged[n] if n in judged else lease[n] for n in Lease._fields]
-    query = sa.select(*columns).where(lease.kind == kind).order_by(lease.name)
-    return [Lease._make(row) for row in conn.execute(query)]
+
+    def build() -> Any:
+        lease = t.lease.c
+        judged: dict[str, Any] = {
+            "live": sa.case((lease.expires_at > now(), 1), else_=0),
+            "ahead": sa.case((lease.renewed_at > _from_now(AHEAD_SECONDS), 1), else_=0),
+            "silent": seconds_since(lease.renewed_at),
+        }
+        columns = [judged[n] if n in judged else lease[n] for n in Lease._fields]
+        return sa.select(*columns).where(lease.kind == bindparam("of_kind")).order_by(lease.name)
+
+    query = t.built("read_all", build)
+    return [Lease._make(row) for row in conn.execute(query, {"of_kind": kind})]
 
 
 def is_free(conn: Connection, t: Tables, name: str) -> bool:

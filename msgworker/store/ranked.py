@@ -55,29 +55,47 @@ def due_in(
     topics: those handled, None = all. within: in this slice only. One step into the index
     by instant, and over what stands there before it that may not be started.
     """
-    source = t.message.alias("w")
-    c = t.cols(source)
-    if c.available_at is None:
+    if not t.has("available_at"):
         return None
-    where = [t.claimable(c), t.unfinished(c), is_to_come(c.available_at, now())]
-    if c.topic is not None or t.asks_jobs:
-        topic = bytewise(sa.func.coalesce(topic_or_held(t, c), text_lit(DEFAULT_TOPIC)))
-        where += [] if topics is None else [topic.in_(sorted(topics))]
-        where += [topic.not_in(sorted(paused))] if paused else []
-    elif (topics is not None and DEFAULT_TOPIC not in topics) or DEFAULT_TOPIC in paused:
-        return None  # every message is of one topic
+    one_topic = not t.has("topic") and not t.asks_jobs
+    if one_topic and (
+        (topics is not None and DEFAULT_TOPIC not in topics) or DEFAULT_TOPIC in paused
+    ):
+        return None
+    params: dict[str, Any] = {"linger": float(linger), "retry_linger": float(retry_linger)}
+    if topics is not None and not one_topic:
+        params["mw_topics"] = sorted(topics)
+    if paused and not one_topic:
+        params["mw_paused"] = sorted(paused)
+    role = None if within is None else within.role
     if within is not None:
-        where.append(t.slice_value(c, within.role).in_(within.values))
-    where += [sa.not_(t.earlier_unfinished(c)), sa.not_(t.object_is_running(c))]
+        params["mw_values"] = list(within.values)
 
-    def first(seconds: float, *more: ColumnElement[bool]) -> Select[Any]:
-        until = has_come(c.available_at, now_plus(sa.literal(float(seconds), sa.Float())))
-        query = t.hinted(sa.select(seconds_since(c.available_at)), source, "due")
-        return query.where(*where, until, *more).order_by(c.available_at).limit(ONE)
+    def build() -> Any:
+        source = t.message.alias("w")
+        c = t.cols(source)
+        assert c.available_at is not None
+        at = c.available_at
+        where = [t.claimable(c), t.unfinished(c), is_to_come(at, now())]
+        topic = bytewise(sa.func.coalesce(topic_or_held(t, c), text_lit(DEFAULT_TOPIC)))
+        if "mw_topics" in params:
+            where.append(topic.in_(bindparam("mw_topics", expanding=True)))
+        if "mw_paused" in params:
+            where.append(topic.not_in(bindparam("mw_paused", expanding=True)))
+        if role is not None:
+            where.append(t.slice_value(c, role).in_(bindparam("mw_values", expanding=True)))
+        where += [sa.not_(t.earlier_unfinished(c)), sa.not_(t.object_is_running(c))]
 
-    selects = (first(linger), first(retry_linger, t.stands_at(c, Status.FAILED)))
-    both = sa.select(*(one.scalar_subquery().label(f"d{i}") for i, one in enumerate(selects)))
-    found = conn.execute(both).first() or ()
+        def first(seconds: str, *more: ColumnElement[bool]) -> Select[Any]:
+            until = has_come(at, now_plus(bindparam(seconds, type_=sa.Float())))
+            query = t.hinted(sa.select(seconds_since(at)), source, "due")
+            return query.where(*where, until, *more).order_by(at).limit(ONE)
+
+        selects = (first("linger"), first("retry_linger", t.stands_at(c, Status.FAILED)))
+        return sa.select(*(one.scalar_subquery().label(f"d{i}") for i, one in enumerate(selects)))
+
+    query = t.built(("due_in", role, *params), build)
+    found = conn.execute(query, params).first() or ()
     return min((max(0.0, -float(past)) for past in found if past is not None), default=None)
 
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy import ColumnElement, Connection
+from sqlalchemy import ColumnElement, Connection, bindparam
 
 from msgworker.commands import command
 from msgworker.db import AnyText, UtcDateTime, fetch, now, utc_of, whole_number
@@ -48,22 +48,35 @@ def flagged_by(
     """The msg_ids above `after` flagged by an instance, lowest first, at most `limit`."""
     if not t.has("claimed_by"):
         return []
-    who = _value(instance_id)
-    rows = of_running(
-        t,
-        lambda c: [_unordered(c).label("i")],
-        lambda c: [_owner(c) == who, _unordered(c) > sa.literal(after, sa.BigInteger())],
-    )
-    f = rows.subquery("f").c
-    return list(conn.scalars(sa.select(f.i).order_by(f.i).limit(limit)))
+
+    def build() -> Any:
+        who = bindparam("who", type_=_kind(instance_id))
+        behind, most = (
+            bindparam("after", type_=sa.BigInteger()),
+            bindparam("most", type_=sa.Integer()),
+        )
+        rows = of_running(
+            t,
+            lambda c: [_unordered(c).label("i")],
+            lambda c: [_owner(c) == who, _unordered(c) > behind],
+        )
+        f = rows.subquery("f").c
+        return sa.select(f.i).order_by(f.i).limit(most)
+
+    query = t.built(("flagged_by", type(instance_id)), build)
+    return list(conn.scalars(query, {"who": instance_id, "after": after, "most": limit}))
 
 
 def owners(conn: Connection, t: Tables) -> list[Owner]:
     """All instance ids in running rows."""
     if not t.has("claimed_by"):
         return []
-    owned = of_running(t, lambda c: [_owner(c).label("o")], lambda c: [_owner(c).is_not(None)])
-    return [row[0] for row in fetch(conn, sa.select(owned.subquery("f").c.o).distinct(), {})]
+
+    def build() -> Any:
+        owned = of_running(t, lambda c: [_owner(c).label("o")], lambda c: [_owner(c).is_not(None)])
+        return sa.select(owned.subquery("f").c.o).distinct()
+
+    return [row[0] for row in fetch(conn, t.built("owners", build), {})]
 
 
 def recover(
@@ -273,8 +286,12 @@ def still_flagged(conn: Connection, t: Tables, seen: Mapping[int, int]) -> Found
     return found
 
 
+def _kind(owner: Owner) -> Any:
+    return AnyText() if isinstance(owner, str) else sa.LargeBinary()
+
+
 def _value(owner: Owner) -> ColumnElement[Any]:
-    return sa.literal(owner, AnyText() if isinstance(owner, str) else sa.LargeBinary())
+    return sa.literal(owner, _kind(owner))
 
 
 def _owner(c: Cols) -> ColumnElement[Any]:
