@@ -466,9 +466,10 @@ UPDATE msgworker_message FORCE INDEX (PRIMARY) SET available_at=CASE WHEN (msgwo
 SELECT msgworker_message.msg_id
 FROM msgworker_message FORCE INDEX (PRIMARY)
 WHERE msgworker_message.msg_id IN (/* each of mw_ids */) ORDER BY msgworker_message.msg_id FOR UPDATE;
-DELETE FROM msgworker_message USING msgworker_message FORCE INDEX (PRIMARY) WHERE msgworker_message.job_id IS
-    NULL AND coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id IN (/* each of
-    mw_ids */) AND msgworker_message.status = 1 AND msgworker_message.claimed_by = %s;
+DELETE FROM msgworker_message USING msgworker_message FORCE INDEX (PRIMARY) WHERE msgworker_message.last_error
+    IS NULL AND msgworker_message.job_id IS NULL AND coalesce(msgworker_message.unique_kept, 0) != 1 AND
+    msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status = 1 AND
+    msgworker_message.claimed_by = %s;
 UPDATE msgworker_message FORCE INDEX (PRIMARY) SET status=1, available_at=NULL, claimed_by=%s,
     claimed_at=utc_timestamp(6) WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND
     msgworker_message.status = 0 AND (msgworker_message.available_at IS NULL OR msgworker_message.available_at
@@ -522,13 +523,15 @@ UPDATE msgworker_message FORCE INDEX (PRIMARY) SET status=1, available_at=NULL, 
     claimed_at=utc_timestamp(6) WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND
     msgworker_message.status = 0 AND (msgworker_message.available_at IS NULL OR msgworker_message.available_at
     <= utc_timestamp(6)) AND 1 ORDER BY msgworker_message.object_id , msgworker_message.msg_id;
-DELETE FROM msgworker_message USING msgworker_message FORCE INDEX (PRIMARY) WHERE msgworker_message.job_id IS
-    NULL AND coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id IN (/* each of
-    mw_ids */) AND msgworker_message.status = 1 AND msgworker_message.claimed_by = %s;
-DELETE FROM msgworker_message USING msgworker_message FORCE INDEX (PRIMARY) WHERE msgworker_message.job_id IS
-    NULL AND coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id IN (/* each of
-    mw_ids */) AND msgworker_message.status = 0 AND (msgworker_message.available_at IS NULL OR
-    msgworker_message.available_at <= utc_timestamp(6)) AND coalesce(msgworker_message.error_try_times, 0) = 0;
+DELETE FROM msgworker_message USING msgworker_message FORCE INDEX (PRIMARY) WHERE msgworker_message.last_error
+    IS NULL AND msgworker_message.job_id IS NULL AND coalesce(msgworker_message.unique_kept, 0) != 1 AND
+    msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status = 1 AND
+    msgworker_message.claimed_by = %s;
+DELETE FROM msgworker_message USING msgworker_message FORCE INDEX (PRIMARY) WHERE msgworker_message.last_error
+    IS NULL AND msgworker_message.job_id IS NULL AND coalesce(msgworker_message.unique_kept, 0) != 1 AND
+    msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status = 0 AND
+    (msgworker_message.available_at IS NULL OR msgworker_message.available_at <= utc_timestamp(6)) AND
+    coalesce(msgworker_message.error_try_times, 0) = 0;
 
 -- settle_one: Write one settlement in the caller's transaction; LOST writes nothing at all
 UPDATE msgworker_message FORCE INDEX (PRIMARY) SET available_at=CASE WHEN (msgworker_message.status = 1) THEN
@@ -551,9 +554,10 @@ UPDATE msgworker_message FORCE INDEX (PRIMARY) SET status=1, available_at=NULL, 
     claimed_at=utc_timestamp(6) WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND
     msgworker_message.status = 0 AND (msgworker_message.available_at IS NULL OR msgworker_message.available_at
     <= utc_timestamp(6)) AND 1 ORDER BY msgworker_message.object_id , msgworker_message.msg_id;
-DELETE FROM msgworker_message USING msgworker_message FORCE INDEX (PRIMARY) WHERE msgworker_message.job_id IS
-    NULL AND coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id IN (/* each of
-    mw_ids */) AND msgworker_message.status = 1 AND msgworker_message.claimed_by = %s;
+DELETE FROM msgworker_message USING msgworker_message FORCE INDEX (PRIMARY) WHERE msgworker_message.last_error
+    IS NULL AND msgworker_message.job_id IS NULL AND coalesce(msgworker_message.unique_kept, 0) != 1 AND
+    msgworker_message.msg_id IN (/* each of mw_ids */) AND msgworker_message.status = 1 AND
+    msgworker_message.claimed_by = %s;
 
 -- ==================== items: The item table: done items of a fan-out do not run again, and what they send is sent with their records
 

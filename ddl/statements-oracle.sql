@@ -779,9 +779,9 @@ WHERE msgworker_message.msg_id IN (/* each of mw_ids */) ORDER BY msgworker_mess
 SELECT msgworker_message.msg_id
 FROM msgworker_message
 WHERE msgworker_message.msg_id IN (/* each of mw_ids */) ORDER BY msgworker_message.msg_id FOR UPDATE;
-DELETE FROM msgworker_message WHERE msgworker_message.job_id IS NULL AND
-    coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id IN (/* each of mw_ids */) AND
-    msgworker_message.status = 1 AND msgworker_message.claimed_by = :mw_me;
+DELETE FROM msgworker_message WHERE msgworker_message.last_error IS NULL AND msgworker_message.job_id IS NULL
+    AND coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id IN (/* each of mw_ids */)
+    AND msgworker_message.status = 1 AND msgworker_message.claimed_by = :mw_me;
 UPDATE msgworker_message SET status=1, available_at=NULL, claimed_by=:mw_me, claimed_at=CAST(SYSTIMESTAMP AT
     TIME ZONE 'UTC' AS TIMESTAMP) WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND
     msgworker_message.status = 0 AND (msgworker_message.available_at IS NULL OR msgworker_message.available_at
@@ -842,14 +842,15 @@ UPDATE msgworker_message SET status=1, available_at=NULL, claimed_by=:mw_me, cla
     TIME ZONE 'UTC' AS TIMESTAMP) WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND
     msgworker_message.status = 0 AND (msgworker_message.available_at IS NULL OR msgworker_message.available_at
     <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP));
-DELETE FROM msgworker_message WHERE msgworker_message.job_id IS NULL AND
-    coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id IN (/* each of mw_ids */) AND
-    msgworker_message.status = 1 AND msgworker_message.claimed_by = :mw_me;
-DELETE FROM msgworker_message WHERE msgworker_message.job_id IS NULL AND
-    coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id IN (/* each of mw_ids */) AND
-    msgworker_message.status = 0 AND (msgworker_message.available_at IS NULL OR msgworker_message.available_at
-    <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP)) AND coalesce(msgworker_message.error_try_times, 0)
-    = 0;
+SET CONSTRAINTS ALL IMMEDIATE;
+DELETE FROM msgworker_message WHERE msgworker_message.last_error IS NULL AND msgworker_message.job_id IS NULL
+    AND coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id IN (/* each of mw_ids */)
+    AND msgworker_message.status = 1 AND msgworker_message.claimed_by = :mw_me;
+DELETE FROM msgworker_message WHERE msgworker_message.last_error IS NULL AND msgworker_message.job_id IS NULL
+    AND coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id IN (/* each of mw_ids */)
+    AND msgworker_message.status = 0 AND (msgworker_message.available_at IS NULL OR
+    msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP)) AND
+    coalesce(msgworker_message.error_try_times, 0) = 0;
 
 -- settle_one: Write one settlement in the caller's transaction; LOST writes nothing at all
 DECLARE CURSOR mw_rows IS SELECT msgworker_message.msg_id
@@ -873,9 +874,10 @@ UPDATE msgworker_message SET status=1, available_at=NULL, claimed_by=:mw_me, cla
     TIME ZONE 'UTC' AS TIMESTAMP) WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND
     msgworker_message.status = 0 AND (msgworker_message.available_at IS NULL OR msgworker_message.available_at
     <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP));
-DELETE FROM msgworker_message WHERE msgworker_message.job_id IS NULL AND
-    coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id IN (/* each of mw_ids */) AND
-    msgworker_message.status = 1 AND msgworker_message.claimed_by = :mw_me;
+SET CONSTRAINTS ALL IMMEDIATE;
+DELETE FROM msgworker_message WHERE msgworker_message.last_error IS NULL AND msgworker_message.job_id IS NULL
+    AND coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id IN (/* each of mw_ids */)
+    AND msgworker_message.status = 1 AND msgworker_message.claimed_by = :mw_me;
 
 -- ==================== items: The item table: done items of a fan-out do not run again, and what they send is sent with their records
 

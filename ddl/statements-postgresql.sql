@@ -601,8 +601,8 @@ FROM finished ORDER BY msg_id) AS anon_2) AS anon_1, (SELECT CAST(array_agg(anon
 FROM (SELECT CAST(moved.msg_id AS BIGINT) AS msg_id
 FROM moved ORDER BY msg_id) AS anon_4) AS anon_3;
 WITH finished AS
-(DELETE FROM msgworker_message WHERE msgworker_message.job_id IS NULL AND
-    coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id = %(mw_head)s::BIGINT AND
+(DELETE FROM msgworker_message WHERE msgworker_message.last_error IS NULL AND msgworker_message.job_id IS NULL
+    AND coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id = %(mw_head)s::BIGINT AND
     msgworker_message.status > 0 AND msgworker_message.status < 2 AND msgworker_message.claimed_by =
     %(mw_me)s::VARCHAR RETURNING msgworker_message.msg_id AS msg_id),
 moved AS
@@ -615,8 +615,8 @@ moved AS
 FROM moved) AS anon_1
 FROM finished;
 WITH finished AS
-(DELETE FROM msgworker_message WHERE msgworker_message.job_id IS NULL AND
-    coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id = %(mw_head)s::BIGINT AND
+(DELETE FROM msgworker_message WHERE msgworker_message.last_error IS NULL AND msgworker_message.job_id IS NULL
+    AND coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id = %(mw_head)s::BIGINT AND
     msgworker_message.status > 0 AND msgworker_message.status < 2 AND msgworker_message.claimed_by =
     %(mw_me)s::VARCHAR RETURNING msgworker_message.msg_id AS msg_id),
 moved AS
@@ -629,8 +629,8 @@ moved AS
 FROM moved) AS anon_1
 FROM finished;
 WITH finished AS
-(DELETE FROM msgworker_message WHERE msgworker_message.job_id IS NULL AND
-    coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id =
+(DELETE FROM msgworker_message WHERE msgworker_message.last_error IS NULL AND msgworker_message.job_id IS NULL
+    AND coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id =
     any(CAST(%(mw_ids)s::VARCHAR AS BIGINT[])) AND msgworker_message.status > 0 AND msgworker_message.status <
     2 AND msgworker_message.claimed_by = %(mw_me)s::VARCHAR RETURNING msgworker_message.msg_id AS msg_id),
 moved AS
@@ -706,12 +706,13 @@ UPDATE msgworker_message SET status=1, available_at=NULL, claimed_by=%(mw_me)s::
     claimed_at=statement_timestamp() WHERE msgworker_message.msg_id = any(CAST(%(mw_ids)s::VARCHAR AS
     BIGINT[])) AND msgworker_message.status > -1 AND msgworker_message.status < 1 AND
     (msgworker_message.available_at IS NULL OR msgworker_message.available_at <= statement_timestamp());
-DELETE FROM msgworker_message WHERE msgworker_message.job_id IS NULL AND
-    coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id =
+SET CONSTRAINTS ALL IMMEDIATE;
+DELETE FROM msgworker_message WHERE msgworker_message.last_error IS NULL AND msgworker_message.job_id IS NULL
+    AND coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id =
     any(CAST(%(mw_ids)s::VARCHAR AS BIGINT[])) AND msgworker_message.status > 0 AND msgworker_message.status <
     2 AND msgworker_message.claimed_by = %(mw_me)s::VARCHAR;
-DELETE FROM msgworker_message WHERE msgworker_message.job_id IS NULL AND
-    coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id =
+DELETE FROM msgworker_message WHERE msgworker_message.last_error IS NULL AND msgworker_message.job_id IS NULL
+    AND coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id =
     any(CAST(%(mw_ids)s::VARCHAR AS BIGINT[])) AND msgworker_message.status > -1 AND msgworker_message.status
     < 1 AND (msgworker_message.available_at IS NULL OR msgworker_message.available_at <=
     statement_timestamp()) AND coalesce(msgworker_message.error_try_times, 0) = 0;
@@ -732,9 +733,10 @@ moved AS
  SELECT (SELECT moved.msg_id
 FROM moved) AS anon_1
 FROM finished;
+SET CONSTRAINTS ALL IMMEDIATE;
 WITH finished AS
-(DELETE FROM msgworker_message WHERE msgworker_message.job_id IS NULL AND
-    coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id = %(mw_head)s::BIGINT AND
+(DELETE FROM msgworker_message WHERE msgworker_message.last_error IS NULL AND msgworker_message.job_id IS NULL
+    AND coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id = %(mw_head)s::BIGINT AND
     msgworker_message.status > 0 AND msgworker_message.status < 2 AND msgworker_message.claimed_by =
     %(mw_me)s::VARCHAR RETURNING msgworker_message.msg_id AS msg_id),
 moved AS

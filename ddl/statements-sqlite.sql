@@ -541,8 +541,8 @@ UPDATE msgworker_message SET status=1, available_at=NULL, claimed_by=CAST(? AS T
 FROM json_each(?)) AND msgworker_message.status > -1 AND msgworker_message.status < 1 AND
     (msgworker_message.available_at IS NULL OR msgworker_message.available_at <= strftime('%Y-%m-%d %H:%M:%f',
     'now'));
-DELETE FROM msgworker_message WHERE msgworker_message.job_id IS NULL AND
-    coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id IN (SELECT value
+DELETE FROM msgworker_message WHERE msgworker_message.last_error IS NULL AND msgworker_message.job_id IS NULL
+    AND coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id IN (SELECT value
 FROM json_each(?)) AND msgworker_message.status > 0 AND msgworker_message.status < 2 AND
     msgworker_message.claimed_by = CAST(? AS TEXT);
 UPDATE msgworker_message SET status=-1, available_at=CASE WHEN (CASE WHEN
@@ -596,12 +596,12 @@ UPDATE msgworker_message SET status=1, available_at=NULL, claimed_by=CAST(? AS T
 FROM json_each(?)) AND msgworker_message.status > -1 AND msgworker_message.status < 1 AND
     (msgworker_message.available_at IS NULL OR msgworker_message.available_at <= strftime('%Y-%m-%d %H:%M:%f',
     'now'));
-DELETE FROM msgworker_message WHERE msgworker_message.job_id IS NULL AND
-    coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id IN (SELECT value
+DELETE FROM msgworker_message WHERE msgworker_message.last_error IS NULL AND msgworker_message.job_id IS NULL
+    AND coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id IN (SELECT value
 FROM json_each(?)) AND msgworker_message.status > 0 AND msgworker_message.status < 2 AND
     msgworker_message.claimed_by = CAST(? AS TEXT);
-DELETE FROM msgworker_message WHERE msgworker_message.job_id IS NULL AND
-    coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id IN (SELECT value
+DELETE FROM msgworker_message WHERE msgworker_message.last_error IS NULL AND msgworker_message.job_id IS NULL
+    AND coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id IN (SELECT value
 FROM json_each(?)) AND msgworker_message.status > -1 AND msgworker_message.status < 1 AND
     (msgworker_message.available_at IS NULL OR msgworker_message.available_at <= strftime('%Y-%m-%d %H:%M:%f',
     'now')) AND coalesce(msgworker_message.error_try_times, 0) = 0;
@@ -616,8 +616,8 @@ UPDATE msgworker_message SET status=1, available_at=NULL, claimed_by=CAST(? AS T
 FROM json_each(?)) AND msgworker_message.status > -1 AND msgworker_message.status < 1 AND
     (msgworker_message.available_at IS NULL OR msgworker_message.available_at <= strftime('%Y-%m-%d %H:%M:%f',
     'now'));
-DELETE FROM msgworker_message WHERE msgworker_message.job_id IS NULL AND
-    coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id IN (SELECT value
+DELETE FROM msgworker_message WHERE msgworker_message.last_error IS NULL AND msgworker_message.job_id IS NULL
+    AND coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id IN (SELECT value
 FROM json_each(?)) AND msgworker_message.status > 0 AND msgworker_message.status < 2 AND
     msgworker_message.claimed_by = CAST(? AS TEXT);
 

@@ -180,7 +180,7 @@ class Declaring(ABC):
         on_done, on_dead: topics; when a message is done, or becomes dead, a message about it is
         sent there in the same transaction, see docs/guides/chains.md.
         when_done: "delete" = a message that is done is deleted instead of getting status 2; not one
-        that has failed before, that has items, a job, or a key that is kept. See
+        that has failed or was put off before, that has items, a job, or a key that is kept. See
         docs/operate/operations.md.
         Raises HandlerError at once for bad functions and options.
         """

@@ -162,10 +162,12 @@ def finishing(
 
 def ending(t: Tables, *, deletes: bool) -> sa.Update | sa.Delete:
     """What ends the row of a message that is done; or deletes it, unless it is needed: a job counts
-    its rows, and a key that is kept is held by its own."""
+    its rows, a key that is kept is held by its own, and people ask about one that has failed."""
     if not deletes:
         return sa.update(t.message).values(done_values(t))
     c, change = t.cols(), sa.delete(t.message)
+    if c.last_error is not None:
+        change = change.where(c.last_error.is_(None))
     if c.job_id is not None:
         change = change.where(c.job_id.is_(None))
     return change if c.unique_kept is None else change.where(or_zero(c.unique_kept) != ONE)

@@ -16,6 +16,7 @@ from sqlalchemy import ColumnElement, Connection, bindparam
 from sqlalchemy.exc import DBAPIError
 
 from msgworker.db import (
+    Trouble,
     array_param,
     array_text,
     change_each,
@@ -128,7 +129,7 @@ def settle_at_once(conn: Connection, t: Tables, s: Settlement, *, me: str) -> Se
         with committing_each(conn):
             return done_alone(conn, t, s, me)
     except DBAPIError as error:
-        if (s.next_id is None and not s.deletes) or trouble(error) not in OF_A_ROW:
+        if (s.next_id is None and not s.deletes) or not of_a_row(error, deletes=s.deletes):
             raise
         return None
 
@@ -136,7 +137,7 @@ def settle_at_once(conn: Connection, t: Tables, s: Settlement, *, me: str) -> Se
 def _settle_alone(
     conn: Connection, t: Tables, settlement: Settlement, me: str, at_once: bool
 ) -> Settled:
-    if at_once and (settlement.next_id is not None or settlement.deletes):
+    if settlement.deletes or (at_once and settlement.next_id is not None):
         refuse_at_once(conn, t)
     settled = _settle_in_one(conn, t, settlement, me)
     if settled is not None:
@@ -188,9 +189,16 @@ def _settle_in_one(conn: Connection, t: Tables, s: Settlement, me: str) -> Settl
     except NotTogether:
         return None
     except DBAPIError as error:
-        if trouble(error) not in OF_A_ROW:
+        if not of_a_row(error, deletes=s.deletes):
             raise
         return None
+
+
+def of_a_row(error: BaseException, *, deletes: bool = False) -> bool:
+    """Whether an error may be about one row of a batch. deletes: the right to delete one, or to do
+    what a trigger then does, may lack, too; and the row can stay."""
+    kind = trouble(error)
+    return kind in OF_A_ROW or (deletes and kind is Trouble.REFUSED)
 
 
 def _end_alone(conn: Connection, t: Tables, s: Settlement, me: str) -> int:
@@ -209,7 +217,7 @@ def undone_if_refused(conn: Connection) -> Iterator[None]:
         with conn.begin_nested():
             yield
     except DBAPIError as error:
-        if trouble(error) not in OF_A_ROW:
+        if not of_a_row(error, deletes=True):
             raise
 
 
@@ -410,6 +418,8 @@ def settle_batch(
     if t.database.row_locks:
         for portion in _portions(t, sorted({*heads, *followers, *nexts})):
             conn.execute(_lock(t), portion).all()
+    if deletes:
+        refuse_at_once(conn, t)
     counted = tries is not None and not t.has("claimed_by")
     params: dict[str, Any] = {"mw_me": me} | ({"mw_tries": tries} if counted else {})
     _end(conn, t, partial(_finish_heads, t, counted), heads, params, deletes)

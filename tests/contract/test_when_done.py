@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from msgworker import App, HandlerError, MessageTable, SchemaError
+from msgworker import App, HandlerError, MessageTable, RetryLater, SchemaError
+from msgworker.events import Lost
 from msgworker.message import Settled, Settlement
 from msgworker.store import settle
 from msgworker.store.settle import OutOfDate, Share, settle_batch
@@ -172,6 +173,61 @@ def test_what_a_trigger_keeps_without_an_error_is_done(app, table, kind):
     report = app.drain(linger=0)
     assert (report.done, report.left) == (4, 0)
     assert table.rows("object_id", "status") == [("a", 2), ("a", 2)]
+
+
+@pytest.mark.parametrize("kind", ["plain", "transactional", "batch"])
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_a_deferred_key_of_another_table_keeps_the_row_too(app, table, kind):
+    msg_id = app.tables.cols().msg_id
+    key = sa.ForeignKey(msg_id, deferrable=True, initially="DEFERRED")
+    line = sa.Table("line", sa.MetaData(), sa.Column("msg", msg_id.type, key))
+    line.create(app.engine)
+    ids = send(app, "a", "b")
+    with app.engine.begin() as conn:
+        conn.execute(sa.insert(line), {"msg": ids[0]})
+    handles(app, kind, max_tries=None if kind == "batch" else 1)
+    assert app.drain(linger=0).done == 2
+    assert (ids[0], 2, 0) in table.rows("msg_id", "status", "error_try_times")
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_what_is_deleted_is_not_lost_where_the_others_are_refused(app, table, caplog):
+    """Both statements of such a batch are in one transaction."""
+    handles(app, "plain")
+    handles(app, "plain", topic="u", when_done="keep")
+    deleted, kept = send(app, *"abcd"), send(app, *"efgh", topic="u")
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql(
+            "ALTER TABLE msgworker_message ADD CHECK (status <> 2 OR topic <> 'u')"
+        )
+    lost: list[Any] = []
+    app.on(Lost, lost.append)
+    report = app.drain(linger=0, threads=1)
+    assert (report.done, lost) == (len(deleted), [])
+    assert table.rows("msg_id", "status") == [(msg_id, -1) for msg_id in kept]
+
+
+@pytest.mark.quick("sqlite")
+def test_what_was_put_off_or_rerun_stays(make_app):
+    app = make_app(backoff_seconds=0)
+    app.create_schema()
+    fails = [True]
+
+    @app.handler("t", when_done="delete", max_tries=1)
+    def handle(msg: Any) -> None:
+        if msg.object_id == "dead" and fails:
+            fails.clear()
+            raise ValueError("dead")
+        if msg.object_id == "later" and "later" not in seen:
+            seen.append("later")
+            raise RetryLater(0.01)
+
+    seen: list[str] = []
+    send(app, "dead", "later", "done")
+    app.drain(linger=1)
+    assert app.ops.rerun([1]) == 1
+    app.drain(linger=0)
+    assert Table(app).rows("object_id", "status") == [("dead", 2), ("later", 2)]
 
 
 def flagged(app: App, *objects: Any, me: str = "me") -> list[int]:

@@ -440,7 +440,7 @@ class Registry:
     def deletes_done(self, row: Row) -> bool:
         """Whether the row of this message is deleted once it is done: not if it has failed before,
         which people may ask about."""
-        if not self.deletes or row.tries or row.crash_times:
+        if not self.deletes or row.tries or row.crash_times or row.later_times:
             return False
         handler = self.get(topic_of(row.topic))
         return handler is not None and handler.when_done == "delete"

@@ -367,7 +367,9 @@ class Writer:
             self.on_leaving()
         plain = {s.outcome for s in batch} == {Outcome.DONE}
         sending = any([s.sends for s in batch])
-        checked = tables.on_update or (self._setup.registry.deletes and tables.on_delete)
+        # Of several that are deleted some may stay: then it is two statements.
+        deletes = self._setup.registry.deletes and any([s.deletes for s in batch])
+        checked = tables.on_update or (deletes and len(batch) > 1)
         alone = tables.database.arrays and plain and not sending and not checked
         for in_steps in (False, True):
             try:
@@ -389,7 +391,7 @@ class Writer:
             except done.FlagMissing:
                 break
             except Exception as error:
-                if trouble(error) not in (Trouble.RACE, Trouble.OTHER):
+                if not store.of_a_row(error, deletes=deletes):
                     raise
                 break
         # One by one, so that a lane that cannot be settled does not block the others.
