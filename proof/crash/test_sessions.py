@@ -21,7 +21,7 @@ from tests.plugin import Database
 from tests.support.cutting import Cutter, consumer_url
 from tests.support.waiting import until
 
-MESSAGES = 500
+MESSAGES = 1200
 CUT_EVERY_SECONDS = 0.1
 MOST_CUTS = 100
 MOST_SECONDS = 30
