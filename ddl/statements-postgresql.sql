@@ -616,20 +616,6 @@ FROM moved) AS anon_1
 FROM finished;
 WITH finished AS
 (DELETE FROM msgworker_message WHERE msgworker_message.last_error IS NULL AND msgworker_message.job_id IS NULL
-    AND coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id = %(mw_head)s::BIGINT AND
-    msgworker_message.status > 0 AND msgworker_message.status < 2 AND msgworker_message.claimed_by =
-    %(mw_me)s::VARCHAR RETURNING msgworker_message.msg_id AS msg_id),
-moved AS
-(UPDATE msgworker_message SET status=1, available_at=NULL, claimed_by=%(mw_me)s::VARCHAR,
-    claimed_at=statement_timestamp() FROM finished WHERE finished.msg_id = %(mw_head)s::BIGINT AND
-    msgworker_message.msg_id = %(mw_next)s::BIGINT AND msgworker_message.status > -1 AND
-    msgworker_message.status < 1 AND (msgworker_message.available_at IS NULL OR msgworker_message.available_at
-    <= statement_timestamp()) RETURNING msgworker_message.msg_id AS msg_id)
- SELECT (SELECT moved.msg_id
-FROM moved) AS anon_1
-FROM finished;
-WITH finished AS
-(DELETE FROM msgworker_message WHERE msgworker_message.last_error IS NULL AND msgworker_message.job_id IS NULL
     AND coalesce(msgworker_message.unique_kept, 0) != 1 AND msgworker_message.msg_id =
     any(CAST(%(mw_ids)s::VARCHAR AS BIGINT[])) AND msgworker_message.status > 0 AND msgworker_message.status <
     2 AND msgworker_message.claimed_by = %(mw_me)s::VARCHAR RETURNING msgworker_message.msg_id AS msg_id),

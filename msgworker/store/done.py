@@ -203,15 +203,17 @@ def done_arrays(
     deleting = [s for s in batch if s.deletes]
     if not deleting:
         return _arrays(conn, t, batch, me)
-    settled = _arrays(conn, t, deleting, me, deletes=True)
-    left = [s for s in batch if settled.get(s.msg_id, Settled.LOST) is Settled.LOST]
+    settled = _arrays(conn, t, deleting, me)
+    lost = Settled.LOST
+    left = [s._replace(deletes=False) for s in batch if settled.get(s.msg_id, lost) is lost]
     return settled | _arrays(conn, t, left, me) if left else settled
 
 
 def _arrays(
-    conn: Connection, t: Tables, batch: Sequence[Settlement], me: str, *, deletes: bool = False
+    conn: Connection, t: Tables, batch: Sequence[Settlement], me: str
 ) -> dict[int, Settled]:
-    """The flag moves in a WITH that joins what was finished.
+    """Of a batch of which all are deleted, or none: the flag moves in a WITH that joins what was
+    finished.
 
     `finished` runs before `moved` for each lane because `moved` reads its rows, so the guard never
     sees two; and a lane whose flag was gone moves nothing.
@@ -237,6 +239,7 @@ def _arrays(
         )
         return sa.select(_ids_of(done), _ids_of(moved))
 
+    deletes = batch[0].deletes
     moving = [s for s in batch if s.next_id is not None]
     if len(batch) == 1 and alone_fits(t, batch[0]):
         return {batch[0].msg_id: done_alone(conn, t, batch[0], me)}

@@ -51,10 +51,8 @@ def flagged_by(
 
     def build() -> Any:
         who = bindparam("who", type_=_kind(instance_id))
-        behind, most = (
-            bindparam("after", type_=sa.BigInteger()),
-            bindparam("most", type_=sa.Integer()),
-        )
+        behind = bindparam("after", type_=sa.BigInteger())
+        most = bindparam("most", type_=sa.Integer())
         rows = of_running(
             t,
             lambda c: [_unordered(c).label("i")],

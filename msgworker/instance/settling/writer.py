@@ -181,14 +181,14 @@ def settlements(lanes: Sequence[Lane], setup: Setup, shared: Shared) -> list[Set
         return [settlement(lane, setup, shared) for lane in lanes]
     found: list[Settlement] = []
     apart, done, new = controls.apart, Outcome.DONE, tuple.__new__
-    registry = setup.registry
+    deletes_done = setup.registry.deletes_done if setup.registry.deletes else None
     for lane in lanes:
         row = lane.row
         if lane.result is DONE and row.flaw is None and not (apart and lane.next_topic in apart):
             place, rows = lane.place + lane.width, lane.rows
             next_id = rows[place][0] if place < len(rows) else None
             # Its own `__new__`, with defaults and names, takes three times as long.
-            deletes = registry.deletes and registry.deletes_done(row)
+            deletes = deletes_done is not None and deletes_done(row)
             values = (row.msg_id, done, next_id, None, 0.0, row.tries, 0, None, (), None, deletes)
             one = new(Settlement, values)
         else:
