@@ -35,10 +35,10 @@ CREATE TABLE msgworker_message (
 CREATE UNIQUE INDEX msgworker_message_guard ON msgworker_message (object_id) WHERE status = 1;
 
 -- unfinished messages by object and age
-CREATE INDEX msgworker_message_object ON msgworker_message (object_id, msg_id) WHERE status IN (0, 1) OR status = -1 AND coalesce(error_try_times, 0) < 3;
+CREATE INDEX msgworker_message_object ON msgworker_message (object_id, msg_id) WHERE (status IN (0, 1) OR status = -1 AND coalesce(error_try_times, 0) < 3) AND (object_id IS NOT NULL OR status != 1);
 
 -- unfinished messages by age
-CREATE INDEX msgworker_message_oldest ON msgworker_message (msg_id) WHERE (status IN (0, 1) OR status = -1 AND coalesce(error_try_times, 0) < 3) AND available_at IS NULL;
+CREATE INDEX msgworker_message_oldest ON msgworker_message (msg_id) WHERE (status IN (0, 1) OR status = -1 AND coalesce(error_try_times, 0) < 3) AND available_at IS NULL AND (object_id IS NOT NULL OR status != 1);
 
 -- messages that wait for an instant: retries and delayed ones
 CREATE INDEX msgworker_message_due ON msgworker_message (available_at, msg_id) WHERE (status IN (0, 1) OR status = -1 AND coalesce(error_try_times, 0) < 3) AND available_at IS NOT NULL;

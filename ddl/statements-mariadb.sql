@@ -11,16 +11,17 @@ SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgwor
     msgworker_message.topic AS h5, CASE WHEN (msgworker_message.available_at IS NULL OR
     msgworker_message.available_at <= utc_timestamp(6)) THEN 1 ELSE 0 END AS h6
 FROM msgworker_message FORCE INDEX (msgworker_message_oldest)
-WHERE msgworker_message.msg_id >= %s AND (msgworker_message.object_id IS NOT NULL OR msgworker_message.status
-    != 1) ORDER BY msgworker_message.msg_id
+WHERE (msgworker_message.object_id IS NOT NULL OR msgworker_message.status != 1) AND msgworker_message.msg_id
+    >= %s ORDER BY msgworker_message.msg_id
  LIMIT %s;
 SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
     coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
     msgworker_message.topic AS h5, CASE WHEN (msgworker_message.available_at IS NULL OR
     msgworker_message.available_at <= utc_timestamp(6)) THEN 1 ELSE 0 END AS h6
 FROM msgworker_message FORCE INDEX (msgworker_message_oldest)
-WHERE msgworker_message.msg_id >= %s AND (msgworker_message.object_id IS NOT NULL OR msgworker_message.status
-    != 1 AND (msgworker_message.msg_id %% %s + %s) %% %s BETWEEN %s AND %s) ORDER BY msgworker_message.msg_id
+WHERE (msgworker_message.object_id IS NOT NULL OR msgworker_message.status != 1) AND msgworker_message.msg_id
+    >= %s AND (msgworker_message.object_id IS NOT NULL OR (msgworker_message.msg_id %% %s + %s) %% %s BETWEEN
+    %s AND %s) ORDER BY msgworker_message.msg_id
  LIMIT %s;
 
 -- due_after: Rows whose instant has passed, after the (`waits_until`, msg_id) `since`, in that order; None =

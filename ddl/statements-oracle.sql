@@ -13,10 +13,10 @@ SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_oldest) */ 
     msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP)) THEN 1 ELSE 0 END AS
     h6
 FROM msgworker_message
-WHERE CASE WHEN ((msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+WHERE (msgworker_message.object_id IS NOT NULL OR msgworker_message.status != 1) AND CASE WHEN
+    ((msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NULL) THEN
-    msgworker_message.msg_id END >= :mark AND (msgworker_message.object_id IS NOT NULL OR
-    msgworker_message.status != 1) ORDER BY CASE WHEN ((msgworker_message.status IN (0, 1) OR
+    msgworker_message.msg_id END >= :mark ORDER BY CASE WHEN ((msgworker_message.status IN (0, 1) OR
     msgworker_message.status = -1 AND coalesce(msgworker_message.error_try_times, 0) < 3) AND
     msgworker_message.available_at IS NULL) THEN msgworker_message.msg_id END
  FETCH FIRST :rows ROWS ONLY;
@@ -27,12 +27,13 @@ SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_oldest) */ 
     msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP)) THEN 1 ELSE 0 END AS
     h6
 FROM msgworker_message
-WHERE CASE WHEN ((msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+WHERE (msgworker_message.object_id IS NOT NULL OR msgworker_message.status != 1) AND CASE WHEN
+    ((msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NULL) THEN
     msgworker_message.msg_id END >= :mark AND (msgworker_message.object_id IS NOT NULL OR
-    msgworker_message.status != 1 AND mod((mod(msgworker_message.msg_id, :period) + :period), :period) BETWEEN
-    :least AND :most) ORDER BY CASE WHEN ((msgworker_message.status IN (0, 1) OR msgworker_message.status = -1
-    AND coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NULL) THEN
+    mod((mod(msgworker_message.msg_id, :period) + :period), :period) BETWEEN :least AND :most) ORDER BY CASE
+    WHEN ((msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NULL) THEN
     msgworker_message.msg_id END
  FETCH FIRST :rows ROWS ONLY;
 
@@ -173,7 +174,8 @@ FROM (SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_oldes
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NULL) THEN
     msgworker_message.msg_id END AS k
 FROM msgworker_message
-WHERE CASE WHEN ((msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+WHERE (msgworker_message.object_id IS NOT NULL OR msgworker_message.status != 1) AND CASE WHEN
+    ((msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NULL) THEN
     msgworker_message.msg_id END >= :mark ORDER BY CASE WHEN ((msgworker_message.status IN (0, 1) OR
     msgworker_message.status = -1 AND coalesce(msgworker_message.error_try_times, 0) < 3) AND
@@ -189,7 +191,8 @@ FROM (SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_oldes
     (msgworker_message.available_at IS NULL OR msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME
     ZONE 'UTC' AS TIMESTAMP)) THEN 1 ELSE 0 END AS h6
 FROM msgworker_message
-WHERE CASE WHEN ((msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+WHERE (msgworker_message.object_id IS NOT NULL OR msgworker_message.status != 1) AND CASE WHEN
+    ((msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NULL) THEN
     msgworker_message.msg_id END >= :mark ORDER BY CASE WHEN ((msgworker_message.status IN (0, 1) OR
     msgworker_message.status = -1 AND coalesce(msgworker_message.error_try_times, 0) < 3) AND
@@ -207,7 +210,8 @@ FROM (SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_oldes
     (msgworker_message.available_at IS NULL OR msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME
     ZONE 'UTC' AS TIMESTAMP)) THEN 1 ELSE 0 END AS h6
 FROM msgworker_message
-WHERE CASE WHEN ((msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+WHERE (msgworker_message.object_id IS NOT NULL OR msgworker_message.status != 1) AND CASE WHEN
+    ((msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NULL) THEN
     msgworker_message.msg_id END >= :mark ORDER BY CASE WHEN ((msgworker_message.status IN (0, 1) OR
     msgworker_message.status = -1 AND coalesce(msgworker_message.error_try_times, 0) < 3) AND

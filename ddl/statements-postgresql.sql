@@ -13,8 +13,8 @@ SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgwor
 FROM msgworker_message
 WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NULL AND
-    msgworker_message.msg_id >= %(mark)s::BIGINT AND (msgworker_message.object_id IS NOT NULL OR
-    msgworker_message.status != 1) ORDER BY msgworker_message.msg_id
+    (msgworker_message.object_id IS NOT NULL OR msgworker_message.status != 1) AND msgworker_message.msg_id >=
+    %(mark)s::BIGINT ORDER BY msgworker_message.msg_id
  LIMIT %(rows)s::INTEGER;
 SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
     coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
@@ -23,9 +23,10 @@ SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgwor
 FROM msgworker_message
 WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NULL AND
-    msgworker_message.msg_id >= %(mark)s::BIGINT AND (msgworker_message.object_id IS NOT NULL OR
-    msgworker_message.status != 1 AND (msgworker_message.msg_id %% %(period)s::BIGINT + %(period)s::BIGINT) %%
-    %(period)s::BIGINT BETWEEN %(least)s::BIGINT AND %(most)s::BIGINT) ORDER BY msgworker_message.msg_id
+    (msgworker_message.object_id IS NOT NULL OR msgworker_message.status != 1) AND msgworker_message.msg_id >=
+    %(mark)s::BIGINT AND (msgworker_message.object_id IS NOT NULL OR (msgworker_message.msg_id %%
+    %(period)s::BIGINT + %(period)s::BIGINT) %% %(period)s::BIGINT BETWEEN %(least)s::BIGINT AND
+    %(most)s::BIGINT) ORDER BY msgworker_message.msg_id
  LIMIT %(rows)s::INTEGER;
 
 -- due_after: Rows whose instant has passed, after the (`waits_until`, msg_id) `since`, in that order; None =
@@ -59,12 +60,12 @@ WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
 WITH RECURSIVE ring(o, k) AS
 (SELECT (SELECT f.object_id
 FROM msgworker_message AS f
-WHERE (f.status IN (0, 1) OR f.status = -1 AND coalesce(f.error_try_times, 0) < 3) AND f.object_id IS NOT NULL
-    ORDER BY f.object_id
+WHERE (f.status IN (0, 1) OR f.status = -1 AND coalesce(f.error_try_times, 0) < 3) AND (f.object_id IS NOT
+    NULL OR f.status != 1) AND f.object_id IS NOT NULL ORDER BY f.object_id
  LIMIT 1) AS o, 1 AS k UNION ALL SELECT (SELECT n.object_id
 FROM msgworker_message AS n
-WHERE (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) AND n.object_id > ring.o
-    ORDER BY n.object_id
+WHERE (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) AND (n.object_id IS NOT
+    NULL OR n.status != 1) AND n.object_id > ring.o ORDER BY n.object_id
  LIMIT 1) AS anon_1, ring.k + 1 AS anon_2
 FROM ring
 WHERE ring.o IS NOT NULL AND ring.k < %(objects)s::INTEGER)
@@ -74,18 +75,18 @@ WHERE ring.o IS NOT NULL AND ring.k < %(objects)s::INTEGER)
     msgworker_message.available_at <= statement_timestamp()) THEN 1 ELSE 0 END AS h6, ring.k
 FROM ring JOIN msgworker_message ON msgworker_message.msg_id = (SELECT h.msg_id
 FROM msgworker_message AS h
-WHERE (h.status IN (0, 1) OR h.status = -1 AND coalesce(h.error_try_times, 0) < 3) AND h.object_id = ring.o
-    ORDER BY h.msg_id
+WHERE (h.status IN (0, 1) OR h.status = -1 AND coalesce(h.error_try_times, 0) < 3) AND (h.object_id IS NOT
+    NULL OR h.status != 1) AND h.object_id = ring.o ORDER BY h.msg_id
  LIMIT 1);
 WITH RECURSIVE ring(o, k) AS
 (SELECT (SELECT f.object_id
 FROM msgworker_message AS f
-WHERE (f.status IN (0, 1) OR f.status = -1 AND coalesce(f.error_try_times, 0) < 3) AND f.object_id >
-    %(after)s::VARCHAR ORDER BY f.object_id
+WHERE (f.status IN (0, 1) OR f.status = -1 AND coalesce(f.error_try_times, 0) < 3) AND (f.object_id IS NOT
+    NULL OR f.status != 1) AND f.object_id > %(after)s::VARCHAR ORDER BY f.object_id
  LIMIT 1) AS o, 1 AS k UNION ALL SELECT (SELECT n.object_id
 FROM msgworker_message AS n
-WHERE (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) AND n.object_id > ring.o
-    ORDER BY n.object_id
+WHERE (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) AND (n.object_id IS NOT
+    NULL OR n.status != 1) AND n.object_id > ring.o ORDER BY n.object_id
  LIMIT 1) AS anon_1, ring.k + 1 AS anon_2
 FROM ring
 WHERE ring.o IS NOT NULL AND ring.k < %(objects)s::INTEGER)
@@ -95,18 +96,18 @@ WHERE ring.o IS NOT NULL AND ring.k < %(objects)s::INTEGER)
     msgworker_message.available_at <= statement_timestamp()) THEN 1 ELSE 0 END AS h6, ring.k
 FROM ring JOIN msgworker_message ON msgworker_message.msg_id = (SELECT h.msg_id
 FROM msgworker_message AS h
-WHERE (h.status IN (0, 1) OR h.status = -1 AND coalesce(h.error_try_times, 0) < 3) AND h.object_id = ring.o
-    ORDER BY h.msg_id
+WHERE (h.status IN (0, 1) OR h.status = -1 AND coalesce(h.error_try_times, 0) < 3) AND (h.object_id IS NOT
+    NULL OR h.status != 1) AND h.object_id = ring.o ORDER BY h.msg_id
  LIMIT 1);
 WITH RECURSIVE ring(o, k) AS
 (SELECT (SELECT f.object_id
 FROM msgworker_message AS f
-WHERE (f.status IN (0, 1) OR f.status = -1 AND coalesce(f.error_try_times, 0) < 3) AND f.object_id IS NOT NULL
-    ORDER BY f.object_id
+WHERE (f.status IN (0, 1) OR f.status = -1 AND coalesce(f.error_try_times, 0) < 3) AND (f.object_id IS NOT
+    NULL OR f.status != 1) AND f.object_id IS NOT NULL ORDER BY f.object_id
  LIMIT 1) AS o, 1 AS k UNION ALL SELECT (SELECT n.object_id
 FROM msgworker_message AS n
-WHERE (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) AND n.object_id > ring.o
-    ORDER BY n.object_id
+WHERE (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) AND (n.object_id IS NOT
+    NULL OR n.status != 1) AND n.object_id > ring.o ORDER BY n.object_id
  LIMIT 1) AS anon_1, ring.k + 1 AS anon_2
 FROM ring
 WHERE ring.o IS NOT NULL AND ring.k < %(objects)s::INTEGER)
@@ -116,20 +117,20 @@ WHERE ring.o IS NOT NULL AND ring.k < %(objects)s::INTEGER)
     msgworker_message.available_at <= statement_timestamp()) THEN 1 ELSE 0 END AS h6, ring.k
 FROM ring JOIN msgworker_message ON msgworker_message.msg_id = (SELECT h.msg_id
 FROM msgworker_message AS h
-WHERE (h.status IN (0, 1) OR h.status = -1 AND coalesce(h.error_try_times, 0) < 3) AND h.object_id = ring.o
-    ORDER BY h.msg_id
+WHERE (h.status IN (0, 1) OR h.status = -1 AND coalesce(h.error_try_times, 0) < 3) AND (h.object_id IS NOT
+    NULL OR h.status != 1) AND h.object_id = ring.o ORDER BY h.msg_id
  LIMIT 1)
 WHERE ((CAST(coalesce((CAST(msgworker_message.topic AS TEXT) COLLATE "C"), 'default') AS TEXT) COLLATE "C")
     NOT IN (/* each of mw_topics */)) OR ring.k >= %(objects)s::INTEGER;
 WITH RECURSIVE ring(o, k) AS
 (SELECT (SELECT f.object_id
 FROM msgworker_message AS f
-WHERE (f.status IN (0, 1) OR f.status = -1 AND coalesce(f.error_try_times, 0) < 3) AND f.object_id >
-    %(after)s::VARCHAR ORDER BY f.object_id
+WHERE (f.status IN (0, 1) OR f.status = -1 AND coalesce(f.error_try_times, 0) < 3) AND (f.object_id IS NOT
+    NULL OR f.status != 1) AND f.object_id > %(after)s::VARCHAR ORDER BY f.object_id
  LIMIT 1) AS o, 1 AS k UNION ALL SELECT (SELECT n.object_id
 FROM msgworker_message AS n
-WHERE (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) AND n.object_id > ring.o
-    ORDER BY n.object_id
+WHERE (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) AND (n.object_id IS NOT
+    NULL OR n.status != 1) AND n.object_id > ring.o ORDER BY n.object_id
  LIMIT 1) AS anon_1, ring.k + 1 AS anon_2
 FROM ring
 WHERE ring.o IS NOT NULL AND ring.k < %(objects)s::INTEGER)
@@ -139,8 +140,8 @@ WHERE ring.o IS NOT NULL AND ring.k < %(objects)s::INTEGER)
     msgworker_message.available_at <= statement_timestamp()) THEN 1 ELSE 0 END AS h6, ring.k
 FROM ring JOIN msgworker_message ON msgworker_message.msg_id = (SELECT h.msg_id
 FROM msgworker_message AS h
-WHERE (h.status IN (0, 1) OR h.status = -1 AND coalesce(h.error_try_times, 0) < 3) AND h.object_id = ring.o
-    ORDER BY h.msg_id
+WHERE (h.status IN (0, 1) OR h.status = -1 AND coalesce(h.error_try_times, 0) < 3) AND (h.object_id IS NOT
+    NULL OR h.status != 1) AND h.object_id = ring.o ORDER BY h.msg_id
  LIMIT 1)
 WHERE ((CAST(coalesce((CAST(msgworker_message.topic AS TEXT) COLLATE "C"), 'default') AS TEXT) COLLATE "C")
     NOT IN (/* each of mw_topics */)) OR ring.k >= %(objects)s::INTEGER;
@@ -153,9 +154,9 @@ SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgwor
     msgworker_message.available_at <= statement_timestamp()) THEN 1 ELSE 0 END AS h6
 FROM msgworker_message
 WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
-    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.object_id IS NULL AND
-    msgworker_message.msg_id > %(after)s::BIGINT ORDER BY msgworker_message.object_id,
-    msgworker_message.msg_id
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND (msgworker_message.object_id IS NOT NULL OR
+    msgworker_message.status != 1) AND msgworker_message.object_id IS NULL AND msgworker_message.msg_id >
+    %(after)s::BIGINT ORDER BY msgworker_message.object_id, msgworker_message.msg_id
  LIMIT %(rows)s::INTEGER;
 SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
     coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
@@ -163,10 +164,11 @@ SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgwor
     msgworker_message.available_at <= statement_timestamp()) THEN 1 ELSE 0 END AS h6
 FROM msgworker_message
 WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
-    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.object_id IS NULL AND
-    msgworker_message.msg_id > %(after)s::BIGINT AND (msgworker_message.msg_id %% %(period)s::BIGINT +
-    %(period)s::BIGINT) %% %(period)s::BIGINT BETWEEN %(least)s::BIGINT AND %(most)s::BIGINT ORDER BY
-    msgworker_message.object_id, msgworker_message.msg_id
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND (msgworker_message.object_id IS NOT NULL OR
+    msgworker_message.status != 1) AND msgworker_message.object_id IS NULL AND msgworker_message.msg_id >
+    %(after)s::BIGINT AND (msgworker_message.msg_id %% %(period)s::BIGINT + %(period)s::BIGINT) %%
+    %(period)s::BIGINT BETWEEN %(least)s::BIGINT AND %(most)s::BIGINT ORDER BY msgworker_message.object_id,
+    msgworker_message.msg_id
  LIMIT %(rows)s::INTEGER;
 
 -- oldest_among: `oldest` of these topics alone (but: of all others), among the next `span` rows: a bounded step,
@@ -176,7 +178,8 @@ FROM (SELECT msgworker_message.msg_id AS k
 FROM msgworker_message
 WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NULL AND
-    msgworker_message.msg_id >= %(mark)s::BIGINT ORDER BY msgworker_message.msg_id
+    (msgworker_message.object_id IS NOT NULL OR msgworker_message.status != 1) AND msgworker_message.msg_id >=
+    %(mark)s::BIGINT ORDER BY msgworker_message.msg_id
  LIMIT %(span)s::INTEGER) AS w;
 SELECT w.h0, w.h1, w.h2, w.h3, w.h4, w.h5, w.h6
 FROM (SELECT msgworker_message.msg_id AS k, msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1,
@@ -187,7 +190,8 @@ FROM (SELECT msgworker_message.msg_id AS k, msgworker_message.msg_id AS h0, msgw
 FROM msgworker_message
 WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NULL AND
-    msgworker_message.msg_id >= %(mark)s::BIGINT ORDER BY msgworker_message.msg_id
+    (msgworker_message.object_id IS NOT NULL OR msgworker_message.status != 1) AND msgworker_message.msg_id >=
+    %(mark)s::BIGINT ORDER BY msgworker_message.msg_id
  LIMIT %(span)s::INTEGER) AS w
 WHERE (CAST(coalesce((CAST(w.h5 AS TEXT) COLLATE "C"), 'default') AS TEXT) COLLATE "C") IN (/* each of
     mw_topics */) ORDER BY w.k
@@ -201,7 +205,8 @@ FROM (SELECT msgworker_message.msg_id AS k, msgworker_message.msg_id AS h0, msgw
 FROM msgworker_message
 WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NULL AND
-    msgworker_message.msg_id >= %(mark)s::BIGINT ORDER BY msgworker_message.msg_id
+    (msgworker_message.object_id IS NOT NULL OR msgworker_message.status != 1) AND msgworker_message.msg_id >=
+    %(mark)s::BIGINT ORDER BY msgworker_message.msg_id
  LIMIT %(span)s::INTEGER) AS w
 WHERE ((CAST(coalesce((CAST(w.h5 AS TEXT) COLLATE "C"), 'default') AS TEXT) COLLATE "C") NOT IN (/* each of
     mw_topics */)) ORDER BY w.k
@@ -222,7 +227,7 @@ WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND (msgworker_message.
     (msgworker_message.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = msgworker_message.object_id AND e.msg_id < msgworker_message.msg_id AND (e.status IN (0,
-    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3)
+    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) AND (e.object_id IS NOT NULL OR e.status != 1)
  LIMIT ALL OFFSET 0))) ORDER BY msgworker_message.msg_id;
 
 -- ==================== ranked: Heads that come out of order of age: those with a priority, and those whose instant has come
@@ -236,7 +241,7 @@ SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgwor
     (msgworker_message.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = msgworker_message.object_id AND e.msg_id < msgworker_message.msg_id AND (e.status IN (0,
-    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3)
+    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) AND (e.object_id IS NOT NULL OR e.status != 1)
  LIMIT ALL OFFSET 0))) THEN 0 ELSE 1 END AS head, -msgworker_message.priority AS r
 FROM msgworker_message
 WHERE CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
@@ -251,7 +256,7 @@ SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgwor
     (msgworker_message.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = msgworker_message.object_id AND e.msg_id < msgworker_message.msg_id AND (e.status IN (0,
-    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3)
+    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) AND (e.object_id IS NOT NULL OR e.status != 1)
  LIMIT ALL OFFSET 0))) THEN 0 ELSE 1 END AS head, -msgworker_message.priority AS r
 FROM msgworker_message
 WHERE CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
@@ -269,7 +274,7 @@ SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgwor
     (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = msgworker_message.object_id AND e.msg_id < msgworker_message.msg_id AND (e.status IN (0,
-    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3)
+    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) AND (e.object_id IS NOT NULL OR e.status != 1)
  LIMIT ALL OFFSET 0))) THEN 0 ELSE 1 END AS head, -msgworker_message.priority AS r
 FROM msgworker_message
 WHERE CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
@@ -285,7 +290,7 @@ SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgwor
     (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = msgworker_message.object_id AND e.msg_id < msgworker_message.msg_id AND (e.status IN (0,
-    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3)
+    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) AND (e.object_id IS NOT NULL OR e.status != 1)
  LIMIT ALL OFFSET 0))) THEN 0 ELSE 1 END AS head, -msgworker_message.priority AS r
 FROM msgworker_message
 WHERE CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
@@ -303,7 +308,7 @@ SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgwor
     (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = msgworker_message.object_id AND e.msg_id < msgworker_message.msg_id AND (e.status IN (0,
-    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3)
+    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) AND (e.object_id IS NOT NULL OR e.status != 1)
  LIMIT ALL OFFSET 0))) THEN 0 ELSE 1 END AS head, -msgworker_message.priority AS r
 FROM msgworker_message
 WHERE CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
@@ -319,7 +324,7 @@ SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgwor
     (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = msgworker_message.object_id AND e.msg_id < msgworker_message.msg_id AND (e.status IN (0,
-    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3)
+    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) AND (e.object_id IS NOT NULL OR e.status != 1)
  LIMIT ALL OFFSET 0))) THEN 0 ELSE 1 END AS head, -msgworker_message.priority AS r
 FROM msgworker_message
 WHERE CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
@@ -353,7 +358,7 @@ FROM (SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, 
     NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = msgworker_message.object_id AND e.msg_id < msgworker_message.msg_id AND (e.status IN (0,
-    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3)
+    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) AND (e.object_id IS NOT NULL OR e.status != 1)
  LIMIT ALL OFFSET 0))) THEN 0 ELSE 1 END AS head, -msgworker_message.priority AS r
 FROM msgworker_message
 WHERE CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
@@ -385,7 +390,7 @@ FROM (SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, 
     NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = msgworker_message.object_id AND e.msg_id < msgworker_message.msg_id AND (e.status IN (0,
-    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3)
+    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) AND (e.object_id IS NOT NULL OR e.status != 1)
  LIMIT ALL OFFSET 0))) THEN 0 ELSE 1 END AS head, -msgworker_message.priority AS r
 FROM msgworker_message
 WHERE CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
@@ -404,7 +409,7 @@ WHERE (w.status > -1 AND w.status < 1 OR w.status > -2 AND w.status < 0 AND coal
     statement_timestamp() AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = w.object_id AND e.msg_id < w.msg_id AND (e.status IN (0, 1) OR e.status = -1 AND
-    coalesce(e.error_try_times, 0) < 3)
+    coalesce(e.error_try_times, 0) < 3) AND (e.object_id IS NOT NULL OR e.status != 1)
  LIMIT ALL OFFSET 0))) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS r
 WHERE r.object_id = w.object_id AND r.status = 1
@@ -418,7 +423,7 @@ WHERE (w.status > -1 AND w.status < 1 OR w.status > -2 AND w.status < 0 AND coal
     statement_timestamp() AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = w.object_id AND e.msg_id < w.msg_id AND (e.status IN (0, 1) OR e.status = -1 AND
-    coalesce(e.error_try_times, 0) < 3)
+    coalesce(e.error_try_times, 0) < 3) AND (e.object_id IS NOT NULL OR e.status != 1)
  LIMIT ALL OFFSET 0))) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS r
 WHERE r.object_id = w.object_id AND r.status = 1
@@ -435,7 +440,7 @@ WHERE (w.status > -1 AND w.status < 1 OR w.status > -2 AND w.status < 0 AND coal
     */)) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = w.object_id AND e.msg_id < w.msg_id AND (e.status IN (0, 1) OR e.status = -1 AND
-    coalesce(e.error_try_times, 0) < 3)
+    coalesce(e.error_try_times, 0) < 3) AND (e.object_id IS NOT NULL OR e.status != 1)
  LIMIT ALL OFFSET 0))) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS r
 WHERE r.object_id = w.object_id AND r.status = 1
@@ -451,7 +456,7 @@ WHERE (w.status > -1 AND w.status < 1 OR w.status > -2 AND w.status < 0 AND coal
     */)) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = w.object_id AND e.msg_id < w.msg_id AND (e.status IN (0, 1) OR e.status = -1 AND
-    coalesce(e.error_try_times, 0) < 3)
+    coalesce(e.error_try_times, 0) < 3) AND (e.object_id IS NOT NULL OR e.status != 1)
  LIMIT ALL OFFSET 0))) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS r
 WHERE r.object_id = w.object_id AND r.status = 1
@@ -502,7 +507,7 @@ WHERE m.status = seen.status AND coalesce(m.error_try_times, 0) = seen.tries AND
     statement_timestamp()) AND NOT (m.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = m.object_id AND e.msg_id < m.msg_id AND (e.status IN (0, 1) OR e.status = -1 AND
-    coalesce(e.error_try_times, 0) < 3)
+    coalesce(e.error_try_times, 0) < 3) AND (e.object_id IS NOT NULL OR e.status != 1)
  LIMIT ALL OFFSET 0))) AND NOT (m.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS r
 WHERE r.object_id = m.object_id AND r.status = 1
@@ -528,7 +533,7 @@ WHERE m.status = seen.status AND coalesce(m.error_try_times, 0) = seen.tries AND
     statement_timestamp()) AND NOT (m.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = m.object_id AND e.msg_id < m.msg_id AND (e.status IN (0, 1) OR e.status = -1 AND
-    coalesce(e.error_try_times, 0) < 3)
+    coalesce(e.error_try_times, 0) < 3) AND (e.object_id IS NOT NULL OR e.status != 1)
  LIMIT ALL OFFSET 0))) AND NOT (m.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS r
 WHERE r.object_id = m.object_id AND r.status = 1
@@ -554,7 +559,7 @@ FROM unnest(CAST(%(places)s::VARCHAR AS INTEGER[]), %(objects)s::VARCHAR(190)[] 
     length(CAST(m.payload AS TEXT)) END AS r8
 FROM msgworker_message AS m
 WHERE m.object_id = o.object_id AND (m.status IN (0, 1) OR m.status = -1 AND coalesce(m.error_try_times, 0) <
-    3) ORDER BY m.msg_id
+    3) AND (m.object_id IS NOT NULL OR m.status != 1) ORDER BY m.msg_id
  LIMIT %(rows)s::INTEGER) AS r ON true;
 
 -- ==================== done: The settle of messages that are done, and the flag's move to the next message of each lane
@@ -1143,6 +1148,7 @@ SELECT msgworker_message.object_id, msgworker_message.instance_type
 FROM msgworker_message
 WHERE msgworker_message.object_id IN (__[POSTCOMPILE_objects~~~~REPL~~~~]) AND (msgworker_message.status IN
     (0, 1) OR msgworker_message.status = -1 AND coalesce(msgworker_message.error_try_times, 0) < 3) AND
+    (msgworker_message.object_id IS NOT NULL OR msgworker_message.status != 1) AND
     msgworker_message.instance_type IS NOT NULL ORDER BY msgworker_message.msg_id;
 
 -- deal: Give messages that still have no flag this one; how many that were

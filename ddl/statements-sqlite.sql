@@ -13,8 +13,8 @@ SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgwor
 FROM msgworker_message
 WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NULL AND
-    msgworker_message.msg_id >= ? AND (msgworker_message.object_id IS NOT NULL OR msgworker_message.status !=
-    1) ORDER BY msgworker_message.msg_id
+    (msgworker_message.object_id IS NOT NULL OR msgworker_message.status != 1) AND msgworker_message.msg_id >=
+    ? ORDER BY msgworker_message.msg_id
  LIMIT ? OFFSET ?;
 SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
     coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
@@ -23,8 +23,9 @@ SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgwor
 FROM msgworker_message
 WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NULL AND
-    msgworker_message.msg_id >= ? AND (msgworker_message.object_id IS NOT NULL OR msgworker_message.status !=
-    1 AND (msgworker_message.msg_id % ? + ?) % ? BETWEEN ? AND ?) ORDER BY msgworker_message.msg_id
+    (msgworker_message.object_id IS NOT NULL OR msgworker_message.status != 1) AND msgworker_message.msg_id >=
+    ? AND (msgworker_message.object_id IS NOT NULL OR (msgworker_message.msg_id % ? + ?) % ? BETWEEN ? AND ?)
+    ORDER BY msgworker_message.msg_id
  LIMIT ? OFFSET ?;
 
 -- due_after: Rows whose instant has passed, after the (`waits_until`, msg_id) `since`, in that order; None =
@@ -57,12 +58,12 @@ WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
 WITH RECURSIVE ring(o, k) AS
 (SELECT (SELECT f.object_id
 FROM msgworker_message AS f
-WHERE (f.status IN (0, 1) OR f.status = -1 AND coalesce(f.error_try_times, 0) < 3) AND f.object_id IS NOT NULL
-    ORDER BY f.object_id
+WHERE (f.status IN (0, 1) OR f.status = -1 AND coalesce(f.error_try_times, 0) < 3) AND (f.object_id IS NOT
+    NULL OR f.status != 1) AND f.object_id IS NOT NULL ORDER BY f.object_id
  LIMIT 1 OFFSET ?) AS o, 1 AS k UNION ALL SELECT (SELECT n.object_id
 FROM msgworker_message AS n
-WHERE (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) AND n.object_id > ring.o
-    ORDER BY n.object_id
+WHERE (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) AND (n.object_id IS NOT
+    NULL OR n.status != 1) AND n.object_id > ring.o ORDER BY n.object_id
  LIMIT 1 OFFSET ?) AS anon_1, ring.k + 1 AS anon_2
 FROM ring
 WHERE ring.o IS NOT NULL AND ring.k < ?)
@@ -72,18 +73,18 @@ WHERE ring.o IS NOT NULL AND ring.k < ?)
     msgworker_message.available_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')) THEN 1 ELSE 0 END AS h6, ring.k
 FROM ring JOIN msgworker_message ON msgworker_message.msg_id = (SELECT h.msg_id
 FROM msgworker_message AS h
-WHERE (h.status IN (0, 1) OR h.status = -1 AND coalesce(h.error_try_times, 0) < 3) AND h.object_id = ring.o
-    ORDER BY h.msg_id
+WHERE (h.status IN (0, 1) OR h.status = -1 AND coalesce(h.error_try_times, 0) < 3) AND (h.object_id IS NOT
+    NULL OR h.status != 1) AND h.object_id = ring.o ORDER BY h.msg_id
  LIMIT 1 OFFSET ?);
 WITH RECURSIVE ring(o, k) AS
 (SELECT (SELECT f.object_id
 FROM msgworker_message AS f
-WHERE (f.status IN (0, 1) OR f.status = -1 AND coalesce(f.error_try_times, 0) < 3) AND f.object_id > CAST(? AS
-    TEXT) ORDER BY f.object_id
+WHERE (f.status IN (0, 1) OR f.status = -1 AND coalesce(f.error_try_times, 0) < 3) AND (f.object_id IS NOT
+    NULL OR f.status != 1) AND f.object_id > CAST(? AS TEXT) ORDER BY f.object_id
  LIMIT 1 OFFSET ?) AS o, 1 AS k UNION ALL SELECT (SELECT n.object_id
 FROM msgworker_message AS n
-WHERE (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) AND n.object_id > ring.o
-    ORDER BY n.object_id
+WHERE (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) AND (n.object_id IS NOT
+    NULL OR n.status != 1) AND n.object_id > ring.o ORDER BY n.object_id
  LIMIT 1 OFFSET ?) AS anon_1, ring.k + 1 AS anon_2
 FROM ring
 WHERE ring.o IS NOT NULL AND ring.k < ?)
@@ -93,18 +94,18 @@ WHERE ring.o IS NOT NULL AND ring.k < ?)
     msgworker_message.available_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')) THEN 1 ELSE 0 END AS h6, ring.k
 FROM ring JOIN msgworker_message ON msgworker_message.msg_id = (SELECT h.msg_id
 FROM msgworker_message AS h
-WHERE (h.status IN (0, 1) OR h.status = -1 AND coalesce(h.error_try_times, 0) < 3) AND h.object_id = ring.o
-    ORDER BY h.msg_id
+WHERE (h.status IN (0, 1) OR h.status = -1 AND coalesce(h.error_try_times, 0) < 3) AND (h.object_id IS NOT
+    NULL OR h.status != 1) AND h.object_id = ring.o ORDER BY h.msg_id
  LIMIT 1 OFFSET ?);
 WITH RECURSIVE ring(o, k) AS
 (SELECT (SELECT f.object_id
 FROM msgworker_message AS f
-WHERE (f.status IN (0, 1) OR f.status = -1 AND coalesce(f.error_try_times, 0) < 3) AND f.object_id IS NOT NULL
-    ORDER BY f.object_id
+WHERE (f.status IN (0, 1) OR f.status = -1 AND coalesce(f.error_try_times, 0) < 3) AND (f.object_id IS NOT
+    NULL OR f.status != 1) AND f.object_id IS NOT NULL ORDER BY f.object_id
  LIMIT 1 OFFSET ?) AS o, 1 AS k UNION ALL SELECT (SELECT n.object_id
 FROM msgworker_message AS n
-WHERE (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) AND n.object_id > ring.o
-    ORDER BY n.object_id
+WHERE (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) AND (n.object_id IS NOT
+    NULL OR n.status != 1) AND n.object_id > ring.o ORDER BY n.object_id
  LIMIT 1 OFFSET ?) AS anon_1, ring.k + 1 AS anon_2
 FROM ring
 WHERE ring.o IS NOT NULL AND ring.k < ?)
@@ -114,20 +115,20 @@ WHERE ring.o IS NOT NULL AND ring.k < ?)
     msgworker_message.available_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')) THEN 1 ELSE 0 END AS h6, ring.k
 FROM ring JOIN msgworker_message ON msgworker_message.msg_id = (SELECT h.msg_id
 FROM msgworker_message AS h
-WHERE (h.status IN (0, 1) OR h.status = -1 AND coalesce(h.error_try_times, 0) < 3) AND h.object_id = ring.o
-    ORDER BY h.msg_id
+WHERE (h.status IN (0, 1) OR h.status = -1 AND coalesce(h.error_try_times, 0) < 3) AND (h.object_id IS NOT
+    NULL OR h.status != 1) AND h.object_id = ring.o ORDER BY h.msg_id
  LIMIT 1 OFFSET ?)
 WHERE ((coalesce((msgworker_message.topic COLLATE BINARY), 'default') COLLATE BINARY) NOT IN (/* each of
     mw_topics */)) OR ring.k >= ?;
 WITH RECURSIVE ring(o, k) AS
 (SELECT (SELECT f.object_id
 FROM msgworker_message AS f
-WHERE (f.status IN (0, 1) OR f.status = -1 AND coalesce(f.error_try_times, 0) < 3) AND f.object_id > CAST(? AS
-    TEXT) ORDER BY f.object_id
+WHERE (f.status IN (0, 1) OR f.status = -1 AND coalesce(f.error_try_times, 0) < 3) AND (f.object_id IS NOT
+    NULL OR f.status != 1) AND f.object_id > CAST(? AS TEXT) ORDER BY f.object_id
  LIMIT 1 OFFSET ?) AS o, 1 AS k UNION ALL SELECT (SELECT n.object_id
 FROM msgworker_message AS n
-WHERE (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) AND n.object_id > ring.o
-    ORDER BY n.object_id
+WHERE (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) AND (n.object_id IS NOT
+    NULL OR n.status != 1) AND n.object_id > ring.o ORDER BY n.object_id
  LIMIT 1 OFFSET ?) AS anon_1, ring.k + 1 AS anon_2
 FROM ring
 WHERE ring.o IS NOT NULL AND ring.k < ?)
@@ -137,8 +138,8 @@ WHERE ring.o IS NOT NULL AND ring.k < ?)
     msgworker_message.available_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')) THEN 1 ELSE 0 END AS h6, ring.k
 FROM ring JOIN msgworker_message ON msgworker_message.msg_id = (SELECT h.msg_id
 FROM msgworker_message AS h
-WHERE (h.status IN (0, 1) OR h.status = -1 AND coalesce(h.error_try_times, 0) < 3) AND h.object_id = ring.o
-    ORDER BY h.msg_id
+WHERE (h.status IN (0, 1) OR h.status = -1 AND coalesce(h.error_try_times, 0) < 3) AND (h.object_id IS NOT
+    NULL OR h.status != 1) AND h.object_id = ring.o ORDER BY h.msg_id
  LIMIT 1 OFFSET ?)
 WHERE ((coalesce((msgworker_message.topic COLLATE BINARY), 'default') COLLATE BINARY) NOT IN (/* each of
     mw_topics */)) OR ring.k >= ?;
@@ -151,8 +152,9 @@ SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgwor
     msgworker_message.available_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')) THEN 1 ELSE 0 END AS h6
 FROM msgworker_message
 WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
-    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.object_id IS NULL AND
-    msgworker_message.msg_id > ? ORDER BY msgworker_message.msg_id
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND (msgworker_message.object_id IS NOT NULL OR
+    msgworker_message.status != 1) AND msgworker_message.object_id IS NULL AND msgworker_message.msg_id > ?
+    ORDER BY msgworker_message.msg_id
  LIMIT ? OFFSET ?;
 SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
     coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
@@ -160,9 +162,9 @@ SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgwor
     msgworker_message.available_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')) THEN 1 ELSE 0 END AS h6
 FROM msgworker_message
 WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
-    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.object_id IS NULL AND
-    msgworker_message.msg_id > ? AND (msgworker_message.msg_id % ? + ?) % ? BETWEEN ? AND ? ORDER BY
-    msgworker_message.msg_id
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND (msgworker_message.object_id IS NOT NULL OR
+    msgworker_message.status != 1) AND msgworker_message.object_id IS NULL AND msgworker_message.msg_id > ?
+    AND (msgworker_message.msg_id % ? + ?) % ? BETWEEN ? AND ? ORDER BY msgworker_message.msg_id
  LIMIT ? OFFSET ?;
 
 -- oldest_among: `oldest` of these topics alone (but: of all others), among the next `span` rows: a bounded step,
@@ -172,7 +174,8 @@ FROM (SELECT msgworker_message.msg_id AS k
 FROM msgworker_message
 WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NULL AND
-    msgworker_message.msg_id >= ? ORDER BY msgworker_message.msg_id
+    (msgworker_message.object_id IS NOT NULL OR msgworker_message.status != 1) AND msgworker_message.msg_id >=
+    ? ORDER BY msgworker_message.msg_id
  LIMIT ? OFFSET ?) AS w;
 SELECT w.h0, w.h1, w.h2, w.h3, w.h4, w.h5, w.h6
 FROM (SELECT msgworker_message.msg_id AS k, msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1,
@@ -183,7 +186,8 @@ FROM (SELECT msgworker_message.msg_id AS k, msgworker_message.msg_id AS h0, msgw
 FROM msgworker_message
 WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NULL AND
-    msgworker_message.msg_id >= ? ORDER BY msgworker_message.msg_id
+    (msgworker_message.object_id IS NOT NULL OR msgworker_message.status != 1) AND msgworker_message.msg_id >=
+    ? ORDER BY msgworker_message.msg_id
  LIMIT ? OFFSET ?) AS w
 WHERE (coalesce((w.h5 COLLATE BINARY), 'default') COLLATE BINARY) IN (/* each of mw_topics */) ORDER BY w.k
  LIMIT ? OFFSET ?;
@@ -196,7 +200,8 @@ FROM (SELECT msgworker_message.msg_id AS k, msgworker_message.msg_id AS h0, msgw
 FROM msgworker_message
 WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NULL AND
-    msgworker_message.msg_id >= ? ORDER BY msgworker_message.msg_id
+    (msgworker_message.object_id IS NOT NULL OR msgworker_message.status != 1) AND msgworker_message.msg_id >=
+    ? ORDER BY msgworker_message.msg_id
  LIMIT ? OFFSET ?) AS w
 WHERE ((coalesce((w.h5 COLLATE BINARY), 'default') COLLATE BINARY) NOT IN (/* each of mw_topics */)) ORDER BY
     w.k
@@ -218,7 +223,8 @@ FROM json_each(?)) AND (msgworker_message.status IN (0, 1) OR msgworker_message.
     (EXISTS (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = msgworker_message.object_id AND e.msg_id < msgworker_message.msg_id AND (e.status IN (0,
-    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3)))) ORDER BY msgworker_message.msg_id;
+    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) AND (e.object_id IS NOT NULL OR e.status !=
+    1)))) ORDER BY msgworker_message.msg_id;
 
 -- ==================== ranked: Heads that come out of order of age: those with a priority, and those whose instant has come
 
@@ -231,8 +237,8 @@ SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgwor
     (msgworker_message.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = msgworker_message.object_id AND e.msg_id < msgworker_message.msg_id AND (e.status IN (0,
-    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3)))) THEN 0 ELSE 1 END AS head,
-    -msgworker_message.priority AS r
+    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) AND (e.object_id IS NOT NULL OR e.status !=
+    1)))) THEN 0 ELSE 1 END AS head, -msgworker_message.priority AS r
 FROM msgworker_message
 WHERE CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
@@ -246,8 +252,8 @@ SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgwor
     (msgworker_message.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = msgworker_message.object_id AND e.msg_id < msgworker_message.msg_id AND (e.status IN (0,
-    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3)))) THEN 0 ELSE 1 END AS head,
-    -msgworker_message.priority AS r
+    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) AND (e.object_id IS NOT NULL OR e.status !=
+    1)))) THEN 0 ELSE 1 END AS head, -msgworker_message.priority AS r
 FROM msgworker_message
 WHERE CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
@@ -263,8 +269,8 @@ SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgwor
     (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = msgworker_message.object_id AND e.msg_id < msgworker_message.msg_id AND (e.status IN (0,
-    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3)))) THEN 0 ELSE 1 END AS head,
-    -msgworker_message.priority AS r
+    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) AND (e.object_id IS NOT NULL OR e.status !=
+    1)))) THEN 0 ELSE 1 END AS head, -msgworker_message.priority AS r
 FROM msgworker_message
 WHERE CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
@@ -279,8 +285,8 @@ SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgwor
     (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = msgworker_message.object_id AND e.msg_id < msgworker_message.msg_id AND (e.status IN (0,
-    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3)))) THEN 0 ELSE 1 END AS head,
-    -msgworker_message.priority AS r
+    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) AND (e.object_id IS NOT NULL OR e.status !=
+    1)))) THEN 0 ELSE 1 END AS head, -msgworker_message.priority AS r
 FROM msgworker_message
 WHERE CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
@@ -296,8 +302,8 @@ SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgwor
     (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = msgworker_message.object_id AND e.msg_id < msgworker_message.msg_id AND (e.status IN (0,
-    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3)))) THEN 0 ELSE 1 END AS head,
-    -msgworker_message.priority AS r
+    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) AND (e.object_id IS NOT NULL OR e.status !=
+    1)))) THEN 0 ELSE 1 END AS head, -msgworker_message.priority AS r
 FROM msgworker_message
 WHERE CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
@@ -312,8 +318,8 @@ SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgwor
     (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = msgworker_message.object_id AND e.msg_id < msgworker_message.msg_id AND (e.status IN (0,
-    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3)))) THEN 0 ELSE 1 END AS head,
-    -msgworker_message.priority AS r
+    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) AND (e.object_id IS NOT NULL OR e.status !=
+    1)))) THEN 0 ELSE 1 END AS head, -msgworker_message.priority AS r
 FROM msgworker_message
 WHERE CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
@@ -345,8 +351,8 @@ FROM (SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, 
     (EXISTS (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = msgworker_message.object_id AND e.msg_id < msgworker_message.msg_id AND (e.status IN (0,
-    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3)))) THEN 0 ELSE 1 END AS head,
-    -msgworker_message.priority AS r
+    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) AND (e.object_id IS NOT NULL OR e.status !=
+    1)))) THEN 0 ELSE 1 END AS head, -msgworker_message.priority AS r
 FROM msgworker_message
 WHERE CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
@@ -376,8 +382,8 @@ FROM (SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, 
     (EXISTS (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = msgworker_message.object_id AND e.msg_id < msgworker_message.msg_id AND (e.status IN (0,
-    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3)))) THEN 0 ELSE 1 END AS head,
-    -msgworker_message.priority AS r
+    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) AND (e.object_id IS NOT NULL OR e.status !=
+    1)))) THEN 0 ELSE 1 END AS head, -msgworker_message.priority AS r
 FROM msgworker_message
 WHERE CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
@@ -394,7 +400,8 @@ WHERE (w.status > -1 AND w.status < 1 OR w.status > -2 AND w.status < 0 AND coal
     strftime('%Y-%m-%d %H:%M:%f', 'now') AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = w.object_id AND e.msg_id < w.msg_id AND (e.status IN (0, 1) OR e.status = -1 AND
-    coalesce(e.error_try_times, 0) < 3)))) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
+    coalesce(e.error_try_times, 0) < 3) AND (e.object_id IS NOT NULL OR e.status != 1)))) AND NOT (w.object_id
+    IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS r
 WHERE r.object_id = w.object_id AND r.status = 1))) AND w.available_at <= strftime('%Y-%m-%d %H:%M:%f', 'now',
     ? || ' seconds') ORDER BY w.available_at
@@ -405,7 +412,8 @@ WHERE (w.status > -1 AND w.status < 1 OR w.status > -2 AND w.status < 0 AND coal
     strftime('%Y-%m-%d %H:%M:%f', 'now') AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = w.object_id AND e.msg_id < w.msg_id AND (e.status IN (0, 1) OR e.status = -1 AND
-    coalesce(e.error_try_times, 0) < 3)))) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
+    coalesce(e.error_try_times, 0) < 3) AND (e.object_id IS NOT NULL OR e.status != 1)))) AND NOT (w.object_id
+    IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS r
 WHERE r.object_id = w.object_id AND r.status = 1))) AND w.available_at <= strftime('%Y-%m-%d %H:%M:%f', 'now',
     ? || ' seconds') AND w.status > -2 AND w.status < 0 ORDER BY w.available_at
@@ -419,7 +427,8 @@ WHERE (w.status > -1 AND w.status < 1 OR w.status > -2 AND w.status < 0 AND coal
     (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = w.object_id AND e.msg_id < w.msg_id AND (e.status IN (0, 1) OR e.status = -1 AND
-    coalesce(e.error_try_times, 0) < 3)))) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
+    coalesce(e.error_try_times, 0) < 3) AND (e.object_id IS NOT NULL OR e.status != 1)))) AND NOT (w.object_id
+    IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS r
 WHERE r.object_id = w.object_id AND r.status = 1))) AND w.available_at <= strftime('%Y-%m-%d %H:%M:%f', 'now',
     ? || ' seconds') ORDER BY w.available_at
@@ -432,7 +441,8 @@ WHERE (w.status > -1 AND w.status < 1 OR w.status > -2 AND w.status < 0 AND coal
     (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = w.object_id AND e.msg_id < w.msg_id AND (e.status IN (0, 1) OR e.status = -1 AND
-    coalesce(e.error_try_times, 0) < 3)))) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT 1
+    coalesce(e.error_try_times, 0) < 3) AND (e.object_id IS NOT NULL OR e.status != 1)))) AND NOT (w.object_id
+    IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS r
 WHERE r.object_id = w.object_id AND r.status = 1))) AND w.available_at <= strftime('%Y-%m-%d %H:%M:%f', 'now',
     ? || ' seconds') AND w.status > -2 AND w.status < 0 ORDER BY w.available_at
@@ -479,8 +489,8 @@ FROM json_each(?)) AND (msgworker_message.status > -1 AND msgworker_message.stat
     (msgworker_message.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = msgworker_message.object_id AND e.msg_id < msgworker_message.msg_id AND (e.status IN (0,
-    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3)))) AND NOT (msgworker_message.object_id IS NOT
-    NULL AND (EXISTS (SELECT 1
+    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) AND (e.object_id IS NOT NULL OR e.status !=
+    1)))) AND NOT (msgworker_message.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS r
 WHERE r.object_id = msgworker_message.object_id AND r.status = 1))) ORDER BY msgworker_message.msg_id;
 
@@ -501,8 +511,8 @@ FROM json_each(?)) AND (msgworker_message.status > -1 AND msgworker_message.stat
     (msgworker_message.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS e
 WHERE e.object_id = msgworker_message.object_id AND e.msg_id < msgworker_message.msg_id AND (e.status IN (0,
-    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3)))) AND NOT (msgworker_message.object_id IS NOT
-    NULL AND (EXISTS (SELECT 1
+    1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) AND (e.object_id IS NOT NULL OR e.status !=
+    1)))) AND NOT (msgworker_message.object_id IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS r
 WHERE r.object_id = msgworker_message.object_id AND r.status = 1))) ORDER BY msgworker_message.msg_id;
 
@@ -517,7 +527,7 @@ FROM json_each(?) AS j JOIN msgworker_message AS h ON h.msg_id = j.value JOIN ms
     m.msg_id IN (SELECT n.msg_id
 FROM msgworker_message AS n
 WHERE n.object_id = h.object_id AND (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) <
-    3) ORDER BY n.msg_id
+    3) AND (n.object_id IS NOT NULL OR n.status != 1) ORDER BY n.msg_id
  LIMIT ? OFFSET ?);
 
 -- ==================== done: The settle of messages that are done, and the flag's move to the next message of each lane
@@ -1006,8 +1016,9 @@ SELECT msgworker_message.object_id, msgworker_message.instance_type
 FROM msgworker_message
 WHERE msgworker_message.object_id IN (__[POSTCOMPILE_objects~~CAST(~~REPL~~ AS TEXT)~~]) AND
     (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
-    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.instance_type IS NOT NULL ORDER
-    BY msgworker_message.msg_id;
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND (msgworker_message.object_id IS NOT NULL OR
+    msgworker_message.status != 1) AND msgworker_message.instance_type IS NOT NULL ORDER BY
+    msgworker_message.msg_id;
 
 -- deal: Give messages that still have no flag this one; how many that were
 UPDATE msgworker_message SET instance_type=? WHERE msgworker_message.msg_id IN (SELECT value

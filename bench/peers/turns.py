@@ -69,21 +69,22 @@ def run(peers: Sequence[Peer], chosen: Sequence[Work], size: Size) -> list[Line]
             line.limit, line.ours = ours.limit, ours.rates
             if work.finished and not peer.keeps_done:
                 line.notes.append("keeps no finished jobs")
-        for line in own.values():
+        for one, line in own.items():
+            line.without = "row" if one.deletes else ""
             if line is not ours:
-                line.limit, line.ours, line.without = ours.limit, ours.rates, "row"
+                line.limit, line.ours = ours.limit, ours.rates
         lines += [*own.values(), *theirs.values()]
     return lines
 
 
 def _own(work: Work) -> Iterator[tuple[Work, Line]]:
-    """What msgworker is asked for, and its line: as it is by default; and where finished jobs need
-    not stay without them, with one process and with two."""
+    """What msgworker is asked for, and its line: as it is by default, and where finished jobs need
+    not stay without them, each with one process and with two."""
     yield work, Line("postgresql", work.scenario, f"{OURS} {work.label}", work.processes)
     if work.kind != "pickup" and not work.finished:
-        for processes in (1, 2):
-            one = replace(work, deletes=True, processes=processes)
-            label = f'{OURS} {work.label}, when_done="delete"'
+        for deletes, processes in ((False, 2), (True, 1), (True, 2)):
+            one = replace(work, deletes=deletes, processes=processes)
+            label = f"{OURS} {work.label}" + (', when_done="delete"' if deletes else "")
             yield one, Line("postgresql", work.scenario, label, processes)
 
 

@@ -290,7 +290,7 @@ def changes_of_zone(
 ) -> Iterator[tuple[datetime, int, int]]:
     """When the offset of a zone changes between two aware instants, to the second, and the offsets
     before and after. Of two changes on one day that cancel each other nothing is seen."""
-    at, end = begin.replace(microsecond=0), end.replace(microsecond=0)
+    at = begin.replace(microsecond=0)
     while at < end:
         low, high = at, min(at + timedelta(days=1), end)
         at, before, after = high, offset_of(zone, low), offset_of(zone, high)

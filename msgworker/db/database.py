@@ -713,6 +713,12 @@ class Database:
         """A CREATE INDEX on a table that is in use, and who waits for it."""
         return statement, BUILDING
 
+    def index_anew(self, sql: sa.Dialect, statement: str, index: sa.Index) -> list[str]:
+        """The statements that build an index anew by its CREATE INDEX, on a table that is in
+        use."""
+        assert index.table is not None
+        return [self.drop_index(sql, str(index.name), index.table), statement]
+
     def drop_unfinished(self, sql: sa.Dialect, table: sa.Table, index: str) -> str:
         """The statement that drops an index whose creation was interrupted, and no other: neither
         one that is being built nor one that is good."""

@@ -307,6 +307,21 @@ class PostgreSQL(Database):
         text = re.sub(r"^CREATE (UNIQUE )?INDEX ", r"CREATE \1INDEX CONCURRENTLY ", statement)
         return text, f"{NOBODY}; it waits for transactions that are open"
 
+    def index_anew(self, sql: sa.Dialect, statement: str, index: sa.Index) -> list[str]:
+        if self.partitioned:  # where no index is built beside others
+            return super().index_anew(sql, statement, index)
+        assert index.table is not None
+        quote, name = sql.identifier_preparer.quote, str(index.name)
+        new = f"{name}_new"  # of at most 30 characters
+        made = statement.replace(f"INDEX {quote(name)} ", f"INDEX {quote(new)} ", 1)
+        drop = self.drop_index(sql, name, index.table)
+        there = self.drop_index(sql, new, index.table).removeprefix("DROP INDEX ")
+        return [
+            self.index_online(made)[0],
+            drop.replace("DROP INDEX", "DROP INDEX CONCURRENTLY", 1),
+            f"ALTER INDEX {there} RENAME TO {quote(name)}",
+        ]
+
     def drop_unfinished(self, sql: sa.Dialect, table: sa.Table, index: str) -> str:
         quote = sql.identifier_preparer
         on = quote.format_table(table)

@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
+from functools import reduce
+from operator import add
 from typing import Any
 
 import sqlalchemy as sa
@@ -22,6 +24,7 @@ from msgworker.store import bounded, tries
 from msgworker.store.bounded import Filter, Found
 from msgworker.store.controls import Request
 from msgworker.store.items import Items
+from msgworker.store.rows import looks
 from msgworker.store.tries import Kind, Try
 from msgworker.table import (
     AUDIT,
@@ -312,9 +315,8 @@ def unfinished(conn: Connection, t: Tables) -> int:
     """How many messages are unfinished."""
 
     def build() -> Any:
-        c = t.cols()
-        query = t.hinted(sa.select(sa.func.count()).select_from(t.message), t.message, "object")
-        return query.where(t.all_open(c))
+        counts = looks(t, t.all_open, lambda _: [sa.func.count()])
+        return sa.select(reduce(add, (one.scalar_subquery() for one in counts)))
 
     return int(conn.execute(t.built("unfinished", build)).scalar_one())
 

@@ -20,6 +20,7 @@ from msgworker.queries.instances import InstanceInfo, Life, why_not
 from msgworker.store import controls, jobs
 from msgworker.store.bounded import Capped
 from msgworker.store.recover import undated
+from msgworker.store.rows import looks
 from msgworker.table import JOB, Cols, Tables, lit
 from msgworker.table.tables import ONE, ZERO, job_msg_id
 
@@ -291,7 +292,7 @@ def _end(t: Tables, status: Status, newest: bool, most: int) -> sa.Select[Any]:
 
 
 def _statement(t: Tables, cut: bool, role: str | None) -> Any:
-    parts = (_of_objects(t, cut, role), _without_object(t, cut, role))
+    parts = (_of_objects(t, cut, role), *_without_object(t, cut, role))
     return sa.union_all(*(_grouped(t, part) for part in parts))
 
 
@@ -336,19 +337,19 @@ def _lowest(t: Tables, key: ColumnElement[Any]) -> Any:
     return lowest.where(t.open_object(x) == key, t.open_rows(x)).scalar_subquery()
 
 
-def _without_object(t: Tables, cut: bool, role: str | None) -> sa.Select[Any]:
+def _without_object(t: Tables, cut: bool, role: str | None) -> list[sa.Select[Any]]:
     """Messages without an object wait for themselves."""
-    source = t.message.alias("l")
-    c = t.cols(source)
-    where = (*t.without_object(c), *_of_the_job(c, role))
-    index = JOB if role == "job_id" else "object"
+    index, its = JOB if role == "job_id" else None, partial(_of_the_job, role=role)
     if not cut:
-        return t.hinted(_facts(t, c, ONE, role), source, index).where(*where)
-    ids = t.hinted(sa.select(c.msg_id.label("i")), source, index).where(*where)
-    some = ids.limit(bindparam("most", type_=sa.Integer())).subquery("s")
-    h = t.cols(t.message.alias("k"))
-    rows = some.join(h.msg_id.table, h.msg_id == some.c.i)
-    return _facts(t, h, ONE, role).select_from(rows)
+        facts = partial(_fact_columns, t, count=ONE, role=role)
+        return looks(t, t.without_object, facts, its, index)
+    found = []
+    for ids in looks(t, t.without_object, lambda c: [c.msg_id.label("i")], its, index):
+        some = ids.limit(bindparam("most", type_=sa.Integer())).subquery("s")
+        h = t.cols(t.message.alias("k"))
+        rows = some.join(h.msg_id.table, h.msg_id == some.c.i)
+        found.append(_facts(t, h, ONE, role).select_from(rows))
+    return found
 
 
 def _of_the_job(c: Cols, role: str | None) -> list[ColumnElement[bool]]:
@@ -360,7 +361,13 @@ def _of_the_job(c: Cols, role: str | None) -> list[ColumnElement[bool]]:
 
 
 def _facts(t: Tables, c: Cols, count: ColumnElement[Any], role: str | None) -> sa.Select[Any]:
-    """The columns that say what a row waits for; see `_Group`."""
+    return sa.select(*_fact_columns(t, c, count, role))
+
+
+def _fact_columns(
+    t: Tables, c: Cols, count: ColumnElement[Any], role: str | None
+) -> list[ColumnElement[Any]]:
+    """What a row waits for; see `_Group`."""
     nothing: ColumnElement[Any] = sa.null()
     here: ColumnElement[int] = ONE
     if role is not None:
@@ -380,7 +387,7 @@ def _facts(t: Tables, c: Cols, count: ColumnElement[Any], role: str | None) -> s
         "i": c.msg_id,
         "a": nothing if c.available_at is None else c.available_at,
     }
-    return sa.select(*(column.label(name) for name, column in columns.items()))
+    return [column.label(name) for name, column in columns.items()]
 
 
 def _grouped(t: Tables, rows: sa.Select[Any]) -> sa.Select[Any]:

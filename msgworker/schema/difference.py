@@ -32,6 +32,7 @@ from msgworker.table import (
     OWN_PREFIX,
     REQUIRED,
     ROLES,
+    WIDE,
     MessageTable,
     Tables,
     tables_for,
@@ -46,7 +47,7 @@ class Difference:
     seen. columns: those that are missing, in the order of the table. odd: those that do not take
     what we write, and why; only of our own tables: see `faults` for the message table. indexes:
     those that are missing, the guard first. unfinished: those whose creation was interrupted.
-    other: those that are no such index, and why."""
+    other: those that are no such index, and why. wide: those of 0.2.0, with more rows."""
 
     exists: bool | None
     columns: tuple[sa.Column[Any], ...] = ()
@@ -54,6 +55,7 @@ class Difference:
     indexes: tuple[sa.Index, ...] = ()
     unfinished: tuple[sa.Index, ...] = ()
     other: tuple[tuple[sa.Index, str], ...] = ()
+    wide: tuple[sa.Index, ...] = ()
 
     @property
     def hidden(self) -> list[sa.Column[Any]]:
@@ -93,6 +95,7 @@ def difference(wanted: sa.Table, live: LiveTable, database: Database) -> Differe
         other=tuple(
             (i, why) for i, one in found if one.finished and (why := _other(database, i, one))
         ),
+        wide=tuple(i for i, one in found if _is_wide(database, i, one)),
     )
 
 
@@ -152,13 +155,25 @@ def _other(database: Database, index: sa.Index, live: LiveIndex) -> str:
         return "" if live.where is None else f"has only rows where {live.where.strip()}"
     if live.where is None:
         return "has all rows"
-    words = [one.name for one in visitors.iterate(where) if isinstance(one, sa.ColumnClause)]
-    numbers = re.findall(r"(?<![\w.])-?\d+", live.where)
-    # Without quotes: one within a name is written twice.
-    there, *words = (text.lower().replace('"', "") for text in (live.where, *words))
-    if all(w in numbers if w.lstrip("-").isdigit() else w in there for w in words):
+    if _says(live.where, where) or _is_wide(database, index, live):
         return ""
     return f"has only rows where {live.where.strip()}"
+
+
+def _is_wide(database: Database, index: sa.Index, live: LiveIndex) -> bool:
+    """It has the predicate of before: that and no more."""
+    if WIDE not in index.info or live.where is None:
+        return False
+    has = [_says(live.where, one) for one in (database.predicate_of(index), index.info[WIDE])]
+    return has == [False, True]
+
+
+def _says(text: str, where: Any) -> bool:
+    """The text has the columns and numbers of a predicate; a quote in a name is written twice."""
+    words = [one.name for one in visitors.iterate(where) if isinstance(one, sa.ColumnClause)]
+    numbers = re.findall(r"(?<![\w.])-?\d+", text)
+    there, *words = (name.lower().replace('"', "") for name in (text, *words))
+    return all(w in numbers if w.lstrip("-").isdigit() else w in there for w in words)
 
 
 OWN_NAMES = frozenset(own.name for own in OWN)

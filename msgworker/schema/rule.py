@@ -365,7 +365,7 @@ def legacy(conn: Connection, t: Tables, *, untouched: bool = False) -> str | Non
     indexed = t.indexes is not None and t.spec.index_name("object") in t.indexes
     rows: Any = sa.select(c.status.label("s"), c.msg_id.label("i"))
     if indexed:
-        rows = t.hinted(rows, t.message, "object").where(t.all_open(c))
+        rows = t.hinted(rows, t.message, "object").where(t.open_rows(c))
     rows = rows.where(t.claimable(c), c.msg_id <= sa.literal(before, sa.BigInteger()))
     some = rows.limit(COUNTED).subquery("b").c
     groups = sa.select(some.s, sa.func.count(), sa.func.min(some.i)).group_by(some.s)

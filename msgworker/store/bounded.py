@@ -37,7 +37,7 @@ from msgworker.message import (
     ends_at,
 )
 from msgworker.payload import is_text
-from msgworker.store.rows import MIN_ID, running_ids
+from msgworker.store.rows import MIN_ID, in_all, looks, running_ids
 from msgworker.store.tries import in_group
 from msgworker.table import JOB, Cols, Tables, lit
 from msgworker.table.tables import by_job, job_status
@@ -435,9 +435,16 @@ def failed(t: Tables, c: Cols, job: ColumnElement[int] | None = None) -> Walk:
 
 
 def oldest(t: Tables, c: Cols) -> Walk:
-    """Unfinished rows that wait for no instant, where an index has them by age."""
+    """Unfinished rows that wait for no instant, where an index has them by age; without those that
+    run and have no object."""
     key = t.oldest_key(c)
     return Walk("oldest", (t.oldest_rows(c), key.is_not(None)), key)
+
+
+def running(t: Tables, c: Cols) -> Walk:
+    """Running rows."""
+    ids = running_ids(t)
+    return Walk(None, (c.msg_id.in_(sa.select(ids.c.i)),), c.msg_id, exact=True)
 
 
 def waiting(t: Tables, c: Cols) -> Walk:
@@ -463,12 +470,13 @@ def walks(t: Tables, c: Cols, wanted: Filter) -> list[Walk]:
     if words <= {State.FAILED, State.DEAD}:
         return [failed(t, c)]
     if words == {State.PROCESSING}:
-        ids = running_ids(t)
-        return [Walk(None, (c.msg_id.in_(sa.select(ids.c.i)),), c.msg_id, exact=True)]
+        return [running(t, c)]
     if words & {State.DONE, State.UNKNOWN} or not t.database.oldest_index:
         return [Walk(None, (), c.msg_id, exact=wanted == Filter(tuple(State)))]
     found = [failed(t, c)] if State.DEAD in words else []
     found.append(oldest(t, c))
+    if State.PROCESSING in words:
+        found.append(running(t, c))
     return found if c.available_at is None else [*found, waiting(t, c)]
 
 
@@ -532,10 +540,10 @@ def ids_of_filter(
 
 
 def _below(conn: Connection, t: Tables) -> int:
-    """A msg_id behind which all rows stand that are unfinished or failed: reads the object index,
-    all of it on databases that have no index of unfinished rows by age."""
+    """A msg_id behind which all rows stand that are unfinished or failed: reads all of the object
+    index."""
     c = t.cols()
-    opened = t.hinted(sa.select(sa.func.min(t.open_msg_id(c))), t.message, "object")
     first = failed(t, c).query(t, [t.failed_key(c)], [], end=None, limit=1)
-    found = [conn.scalar(opened.where(t.all_open(c))), conn.scalar(first)]
+    opened = in_all(looks(t, t.all_open, lambda c: [sa.func.min(t.open_msg_id(c)).label("i")]))
+    found = [conn.scalar(sa.select(sa.func.min(opened.subquery("open").c.i))), conn.scalar(first)]
     return min((int(one) for one in found if one is not None), default=MOST) - 1

@@ -24,10 +24,10 @@ from msgworker.db import (
     now,
     whole_number,
 )
-from msgworker.message import DEFAULT_TOPIC, Status, topic_of
+from msgworker.message import DEFAULT_TOPIC, topic_of
 from msgworker.store.controls import topic_or_held
 from msgworker.store.rows import INT, MIN_ID, key_column, or_zero, sent_often, types_of
-from msgworker.table import Cols, Tables, lit, text_lit
+from msgworker.table import Cols, Tables, text_lit
 from msgworker.table.tables import ONE, ZERO
 
 PAGE = 1000
@@ -131,15 +131,10 @@ def oldest(
         c = t.cols()
         key = t.oldest_key(c)
         query = t.hinted(sa.select(*hint_columns(t, c)), t.message, "oldest")
-        matters: ColumnElement[bool] = c.status != lit(Status.PROCESSING)
+        query = query.where(t.oldest_rows(c), key >= bindparam("mark", type_=sa.BigInteger()))
         if share is not None:
-            matters = sa.and_(matters, _in_share(c))
-        return (
-            query.where(t.oldest_rows(c), key >= bindparam("mark", type_=sa.BigInteger()))
-            .where(sa.or_(c.object_id.is_not(None), matters))
-            .order_by(key)
-            .limit(bindparam("rows", type_=sa.Integer()))
-        )
+            query = query.where(sa.or_(c.object_id.is_not(None), _in_share(c)))
+        return query.order_by(key).limit(bindparam("rows", type_=sa.Integer()))
 
     params = {"mark": mark, "rows": limit, **_of_share(share)}
     kind = "oldest" if share is None else "oldest of a share"
@@ -324,7 +319,7 @@ def _hop(
             after_it = first.object_id > bindparam("after", type_=t.key_type)
         one = sa.literal_column("1", sa.Integer())
         start = t.hinted(sa.select(first.object_id), first_row, "object")
-        start = start.where(t.unfinished(first), after_it).order_by(first.object_id).limit(one)
+        start = start.where(t.open_rows(first), after_it).order_by(first.object_id).limit(one)
         ring = sa.select(start.scalar_subquery().label("o"), one.label("k")).cte(
             "ring", recursive=True
         )
@@ -332,7 +327,7 @@ def _hop(
         hop = t.cols(next_row)
         next_object = (
             t.hinted(sa.select(hop.object_id), next_row, "object")
-            .where(t.unfinished(hop), hop.object_id > ring.c.o)
+            .where(t.open_rows(hop), hop.object_id > ring.c.o)
             .order_by(hop.object_id)
             .limit(one)
             .scalar_subquery()
@@ -345,7 +340,7 @@ def _hop(
         h = t.cols(head_row)
         head = (
             t.hinted(sa.select(h.msg_id), head_row, "object")
-            .where(t.unfinished(h), h.object_id == ring.c.o)
+            .where(t.open_rows(h), h.object_id == ring.c.o)
             .order_by(h.msg_id)
             .limit(ONE)
             .scalar_subquery()

@@ -134,7 +134,7 @@ def _lateral(
         c = t.cols(t.message.alias("m"))
         rows = (
             sa.select(*_run_columns(t, c, role))
-            .where(c.object_id == objects.c.object_id, t.unfinished(c))
+            .where(c.object_id == objects.c.object_id, t.open_rows(c))
             .order_by(c.msg_id)
             .limit(bindparam("rows", type_=sa.Integer()))
             .lateral("r")

@@ -28,7 +28,7 @@ from msgworker.errors import MsgworkerError
 from msgworker.message import Status
 from msgworker.payload import is_text, quoted
 from msgworker.table import MAX_HEADERS, Cols, Tables, lit
-from msgworker.table.tables import ONE, ZERO
+from msgworker.table.tables import ONE, ZERO, Look
 
 # How a statement is sent: `sent_often` for the path of a message, `changed` for an UPDATE of ids on
 # it, `fetch` where rows of messages are read (an odd text costs no batch); all else by `execute`.
@@ -386,18 +386,33 @@ def in_union(t: Tables, query: Select[Any], name: str) -> Select[Any]:
 # --- Running rows, by their index: few entries, whatever the size of the table.
 
 
+def looks(
+    t: Tables,
+    at: Callable[[Cols, Cols], Sequence[Look]],
+    columns: Callable[[Cols], Sequence[ColumnElement[Any]]],
+    where: Callable[[Cols], Sequence[ColumnElement[bool]]] = lambda _: (),
+    index: str | None = None,
+) -> list[Select[Any]]:
+    """The rows that `at` finds (`Tables.running_rows`, ...), a SELECT for each index that they are
+    in. index: read this one instead."""
+    sources = (t.message.alias("a"), t.message.alias("b"))
+    return [
+        t.hinted(sa.select(*columns(c)), source, index or named).where(rows, *where(c))
+        for source, (c, named, rows) in zip(sources, at(*map(t.cols, sources)), strict=False)
+    ]
+
+
 def of_running(
     t: Tables,
     columns: Callable[[Cols], Sequence[ColumnElement[Any]]],
     where: Callable[[Cols], Sequence[ColumnElement[bool]]] = lambda _: (),
 ) -> Any:
     """A SELECT of running rows, by their index."""
-    sources = (t.message.alias("a"), t.message.alias("b"))
-    looks = zip(sources, t.running_rows(*map(t.cols, sources)), strict=False)
-    selects = [
-        t.hinted(sa.select(*columns(c)), source, index).where(runs, *where(c))
-        for source, (c, index, runs) in looks
-    ]
+    return in_all(looks(t, t.running_rows, columns, where))
+
+
+def in_all(selects: Sequence[Any]) -> Any:
+    """The rows of all of them."""
     return sa.union_all(*selects) if len(selects) > 1 else selects[0]
 
 

@@ -77,6 +77,7 @@ from msgworker.table.columns import (
     UNIQUE,
     URGENT,
     URGENT_RANK,
+    WIDE,
     Cols,
     Slice,
 )

@@ -8,6 +8,8 @@ FunctionIndexes    an index of the CASE itself
 guard   at most one PROCESSING row per object, enforced by the database (P1)
 object  unfinished rows by object and age: heads, runs, "is an earlier one unfinished"
 oldest  unfinished rows by age: old before new
+        (both without rows that run and have no object: nothing waits behind them, and a claim of
+        one writes two entries less; the guard has them)
 due     rows that wait for an instant, by that instant: retries and delayed messages
 failed  failed and dead rows by age: operators search them among millions of done ones
 id      all rows by id, where partitions allow no primary key
@@ -46,10 +48,12 @@ from msgworker.table.columns import (
     SLICES,
     URGENT,
     URGENT_RANK,
+    WIDE,
     Cols,
 )
 from msgworker.table.tables import (
     ONE,
+    Look,
     Tables,
     generated,
     held_key,
@@ -78,8 +82,9 @@ class PartialIndexes(Tables):
     def add_indexes(self) -> None:
         c = self.cols()
         self._add("guard", c.object_id, where=self.running(c), unique=True)
-        self._add("object", c.object_id, c.msg_id, where=self.unfinished(c))
-        self._add("oldest", c.msg_id, where=self.waits_for_no_instant(c))
+        self._add("object", c.object_id, c.msg_id, where=self.open_rows(c), wide=self.unfinished(c))
+        wide = self.waits_for_no_instant(c)
+        self._add("oldest", c.msg_id, where=self.oldest_rows(c), wide=wide)
         if c.available_at is not None:
             waits = sa.and_(self.unfinished(c), c.available_at.is_not(None))
             self._add("due", c.available_at, c.msg_id, where=waits)
@@ -92,9 +97,12 @@ class PartialIndexes(Tables):
                 by = [c.msg_id, c.object_id, c.status, c.error_try_times]
             self._add(SLICES[role], self.slice_key(c, role), *by, where=self.in_slices(c))
 
-    def _add(self, name: str, *keys: Any, where: Any, unique: bool = False) -> None:
+    def _add(
+        self, name: str, *keys: Any, where: Any, unique: bool = False, wide: Any = None
+    ) -> None:
         option = self.database.index_where(where)
-        sa.Index(self.spec.index_name(name), *keys, unique=unique, **option)
+        info = {} if wide is None else {WIDE: wide}
+        sa.Index(self.spec.index_name(name), *keys, unique=unique, info=info, **option)
 
 
 class CaseIndexes(Tables):
@@ -154,10 +162,10 @@ class CaseIndexes(Tables):
     def open_rows(self, c: Cols) -> ColumnElement[bool]:
         return sa.true()
 
-    def all_open(self, c: Cols) -> ColumnElement[bool]:
-        return self.open_object(c).is_not(None)
+    def all_open(self, c: Cols, d: Cols) -> Sequence[Look]:
+        return ((c, "object", self.open_object(c).is_not(None)),)
 
-    def running_rows(self, c: Cols, d: Cols) -> Sequence[tuple[Cols, str, ColumnElement[bool]]]:
+    def running_rows(self, c: Cols, d: Cols) -> Sequence[Look]:
         return (
             (c, "guard", self.running_object(c).is_not(None)),
             (d, "object", self.open_object(d) == text_lit(NO_OBJECT_RUNNING)),
@@ -167,8 +175,9 @@ class CaseIndexes(Tables):
         none, busy = text_lit(NO_OBJECT), text_lit(NO_OBJECT_RUNNING)
         return sa.or_(key < none, sa.and_(key > none, key < busy), key > busy)
 
-    def without_object(self, c: Cols) -> Sequence[ColumnElement[bool]]:
-        return (self.open_object(c).in_([text_lit(NO_OBJECT), text_lit(NO_OBJECT_RUNNING)]),)
+    def without_object(self, c: Cols, d: Cols) -> Sequence[Look]:
+        none = [text_lit(NO_OBJECT), text_lit(NO_OBJECT_RUNNING)]
+        return ((c, "object", self.open_object(c).in_(none)),)
 
     def waiting_without_object(self, c: Cols) -> Sequence[ColumnElement[bool]]:
         return (self.open_object(c) == text_lit(NO_OBJECT),)
@@ -177,10 +186,10 @@ class CaseIndexes(Tables):
         return ()
 
     def oldest_rows(self, c: Cols) -> ColumnElement[bool]:
-        return sa.true()
+        return self.holds_or_waits(c)
 
     def slice_rows(self, c: Cols, role: str) -> ColumnElement[bool]:
-        return self.all_open(c)
+        return self.open_object(c).is_not(None)
 
     def slice_entries(self, c: Cols, role: str) -> Sequence[ColumnElement[bool]]:
         return ()
@@ -233,7 +242,7 @@ class GeneratedColumns(CaseIndexes):
             return super().running_object(c)
         return generated(c, RUNNING_OBJECT + self.spec.part)
 
-    def running_rows(self, c: Cols, d: Cols) -> Sequence[tuple[Cols, str, ColumnElement[bool]]]:
+    def running_rows(self, c: Cols, d: Cols) -> Sequence[Look]:
         with_object, without = super().running_rows(c, d)
         if self.database.guard_case == "function":
             # Where it IS NOT NULL, but to MySQL no index on an expression answers that.

@@ -229,6 +229,8 @@ def if_of_a_job(t: Tables, c: Cols, value: ColumnElement[int]) -> ColumnElement[
 # --- The base of all statements: the existing columns, and the predicates of the protocol.
 
 R = TypeVar("R")
+Look = tuple[Cols, str, ColumnElement[bool]]
+"""Where rows are found: the columns, the suffix of the index, and its predicate."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -432,6 +434,10 @@ class Tables(ABC):
             return []
         return [self.tries(c) == sa.bindparam("mw_tries", type_=sa.Integer())]
 
+    def holds_or_waits(self, c: Cols) -> ColumnElement[bool]:
+        """A running message without an object holds nothing back, and waits for nothing."""
+        return sa.or_(c.object_id.is_not(None), c.status != lit(Status.PROCESSING))
+
     def waits_for_no_instant(self, c: Cols) -> ColumnElement[bool]:
         open_ones = self.unfinished(c)
         return open_ones if c.available_at is None else sa.and_(open_ones, c.available_at.is_(None))
@@ -544,29 +550,34 @@ class Tables(ABC):
         return c.msg_id
 
     def open_rows(self, c: Cols) -> ColumnElement[bool]:
-        """The predicate that lets a query use the object index."""
-        return self.unfinished(c)
+        """The predicate that lets a query use the object index: of rows without an object, those
+        that do not run."""
+        return sa.and_(self.unfinished(c), self.holds_or_waits(c))
 
-    def running_rows(self, c: Cols, d: Cols) -> Sequence[tuple[Cols, str, ColumnElement[bool]]]:
+    def running_rows(self, c: Cols, d: Cols) -> Sequence[Look]:
         """How all running rows are found: by `c`, and by `d` too where it takes two queries; the
         index and the predicate of each."""
         return ((c, "guard", self.running(c)),)
 
-    def all_open(self, c: Cols) -> ColumnElement[bool]:
-        """All unfinished rows, for a query that reads the whole object index."""
-        return self.unfinished(c)
+    def all_open(self, c: Cols, d: Cols) -> Sequence[Look]:
+        """How all unfinished rows are found, as in `running_rows`."""
+        return (c, "object", self.open_rows(c)), self._running_alone(d)
+
+    def _running_alone(self, d: Cols) -> Look:
+        return d, "guard", sa.and_(self.running(d), d.object_id.is_(None))
 
     def between_objects(self, key: ColumnElement[Any]) -> ColumnElement[bool]:
         """The entries of the object index that have an object, by its key, as ranges."""
         return key.is_not(None)
 
-    def without_object(self, c: Cols) -> Sequence[ColumnElement[bool]]:
-        """The entries of the object index that have none."""
-        return self.unfinished(c), c.object_id.is_(None)
+    def without_object(self, c: Cols, d: Cols) -> Sequence[Look]:
+        """How all unfinished rows without an object are found, as in `running_rows`."""
+        waits = sa.and_(*self.waiting_without_object(c))
+        return (c, "object", waits), self._running_alone(d)
 
     def waiting_without_object(self, c: Cols) -> Sequence[ColumnElement[bool]]:
-        """Those of them that do not run; where that costs nothing, else all."""
-        return self.without_object(c)
+        """The entries of the object index that have no object, and do not run."""
+        return self.open_rows(c), c.object_id.is_(None)
 
     def due_rows(self, c: Cols) -> Sequence[ColumnElement[bool]]:
         """The predicate that lets a query use the index of rows that wait for an instant."""
@@ -577,8 +588,9 @@ class Tables(ABC):
         return c.msg_id
 
     def oldest_rows(self, c: Cols) -> ColumnElement[bool]:
-        """Open rows that do not wait for an instant; the predicate of the index by age."""
-        return self.waits_for_no_instant(c)
+        """Open rows that do not wait for an instant, as in `open_rows`; the predicate of the index
+        by age."""
+        return sa.and_(self.waits_for_no_instant(c), self.holds_or_waits(c))
 
     def failed_key(self, c: Cols) -> ColumnElement[Any]:
         """The key of the index of failed rows: `msg_id`, or NULL for every other row."""
@@ -609,4 +621,4 @@ class Tables(ABC):
 
     def slice_rows(self, c: Cols, role: str) -> ColumnElement[bool]:
         """The predicate that lets a query use the index of a slice."""
-        return self.in_slices(c) if self.has_index(SLICES[role]) else self.unfinished(c)
+        return self.in_slices(c) if self.has_index(SLICES[role]) else self.open_rows(c)

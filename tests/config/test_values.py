@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from msgworker.config import as_id, as_instant, seconds
-from msgworker.config.values import changes_of_zone, zone_of
 from msgworker.errors import ConfigError
 
 
@@ -89,13 +87,3 @@ def test_an_id_is_read_from_a_text(text: str) -> None:
 )
 def test_what_is_no_id_of_64_bits_is_none(text: str) -> None:
     assert as_id(text) is None
-
-
-@pytest.mark.parametrize("micros", [0, 1, 500_000, 999_999])
-@pytest.mark.parametrize(("behind", "seen"), [(-1, 0), (0, 1), (1, 1), (3600, 1)])
-def test_a_change_of_a_zone_is_found_to_the_second(behind: int, seen: int, micros: int) -> None:
-    zone, change = zone_of("Europe/Berlin"), datetime(2026, 3, 29, 1, tzinfo=UTC)
-    fraction = timedelta(microseconds=micros)
-    begin, end = change - timedelta(seconds=90) + fraction, change + timedelta(seconds=behind)
-    found = list(itertools.islice(changes_of_zone(zone, begin, end + fraction), 2))
-    assert found == [(change, 3600, 7200)] * seen

@@ -317,6 +317,33 @@ def test_an_index_of_our_name_on_another_column(make_app, app, database):
     assert told.severity is Severity.FINE
 
 
+@pytest.mark.requires("partial_indexes")
+@pytest.mark.parametrize("suffix", ["object", "oldest"])
+def test_an_index_of_before_that_has_more_rows_serves_and_is_built_anew(make_app, app, suffix):
+    opened = "status IN (0, 1) OR status = -1 AND coalesce(error_try_times, 0) < 3"
+    on, where = {
+        "object": ("object_id, msg_id", opened),
+        "oldest": ("msg_id", f"({opened}) AND available_at IS NULL"),
+    }[suffix]
+    name = f"msgworker_message_{suffix}"
+    run(
+        app,
+        f"DROP INDEX {name}",
+        f"CREATE INDEX {name} ON msgworker_message ({on}) WHERE {where}",
+    )
+    other = make_app()
+    other.add_handler("t", lambda msg: None)
+    send(other, "a", None)
+    assert other.drain().done == 2
+    assert name in (other.tables.indexes or ())  # its queries use it
+    (told,) = [one for one in other.ops.doctor() if one.check == "indexes"]
+    assert told.severity is Severity.ADVISED
+    assert "build it anew" in told.text
+    run(app, *told.fix)
+    (told,) = [one for one in make_app().ops.doctor() if one.check == "indexes"]
+    assert told.severity is Severity.FINE
+
+
 @pytest.mark.requires("column_types")
 @pytest.mark.requires("common_sql")
 def test_a_column_beside_that_does_not_take_what_is_written(make_app, app, database):

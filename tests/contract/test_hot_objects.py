@@ -260,4 +260,6 @@ def test_a_stop_in_the_middle_of_a_long_run_leaves_the_rest_new(app_with, table)
         assert reached.wait(60)
         worker.instance.shared.stop.requested.set()  # as the stop does, first of all
         stopping.set()
-    assert table.statuses == [2] * 30 + [0] * 70
+    done = len(ran)  # a claim that was under way may have found the next one free
+    assert 30 <= done <= 31
+    assert table.statuses == [2] * done + [0] * (100 - done)

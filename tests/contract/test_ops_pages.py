@@ -43,6 +43,14 @@ def mixed(app: App) -> dict[str, list[int]]:
     return found
 
 
+def test_running_messages_without_an_object_are_found_among_the_unfinished(app):
+    ids = put(app, ("a", NEW), (None, RUNNING), (None, NEW), ("b", RUNNING), (None, DONE))
+    assert app.ops.unfinished() == 4
+    assert all_of(app, status="processing") == [ids[3], ids[1]]
+    asked = app.ops.cancel(topic="t", reason="test")
+    assert (asked.changed, asked.skipped, asked.requested) == (4, 0, 2)
+
+
 @pytest.mark.quick(
     "sqlite-True-(done|dead)|sqlite-False-new|postgresql-True-(new|failed)|mariadb-False-None"
 )
