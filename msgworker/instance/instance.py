@@ -19,11 +19,9 @@ from typing import NamedTuple
 
 from msgworker import events
 from msgworker.db import Trouble, reaching, reason_of, refusal, trouble
-from msgworker.instance.claiming.capacity import LaneLimit
-from msgworker.instance.claiming.claimer import Claimer
-from msgworker.instance.claiming.finder import Finder
-from msgworker.instance.claiming.loop import Drain, DrainEnd, Fetcher, Listener
-from msgworker.instance.liveness.housekeeper import Housekeeper, JobCloser
+from msgworker.instance.claiming.claimer import FlaggedRows, RefusedRows
+from msgworker.instance.claiming.loop import Drain, Fetcher, Listener
+from msgworker.instance.liveness.housekeeper import Housekeeper
 from msgworker.instance.liveness.lease import Heartbeat, OwnLease
 from msgworker.instance.liveness.schedules import Timer
 from msgworker.instance.liveness.watchdog import Watchdog
@@ -105,7 +103,6 @@ class Instance:
                 log=shared.log,
             )
             self.member = setup.scope.join(view)
-        self.lane_limit = LaneLimit(setup.threads, setup.settings.lanes_limit)
         housekeep_now = shared.housekeep_now.set
         self.lanes = LaneQueue(shared.identity, shared.in_flight, housekeep_now=housekeep_now)
         self.settler = Settler(setup, shared, lanes=self.lanes, on_progress=self._look_if_free)
@@ -118,28 +115,22 @@ class Instance:
             queue=self.settler.queue,
             settle=partial(self.settler.flush, takes_one=True),
         )
-        self.claimer = Claimer(setup, shared, self.lane_limit)
-        self.finder = Finder(setup, shared, self.member, self.claimer)
-        lease = OwnLease(setup, shared, self.member, self.claimer.refused_rows.reasons)
+        self.refused_rows = RefusedRows(setup.clock)
+        self.flagged = FlaggedRows(setup, shared)
+        lease = OwnLease(setup, shared, self.member, self.refused_rows.reasons)
         self.heartbeat = Heartbeat(setup, shared, lease)
         self.housekeeper = Housekeeper(
             *(setup, shared),
             heartbeat=self.heartbeat,
-            flagged=self.claimer.flagged,
+            flagged=self.flagged,
             lanes=self.lanes,
             settler=self.settler,
         )
         self.fetcher = Fetcher(
-            *(setup, shared),
-            finder=self.finder,
-            claimer=self.claimer,
-            drain_end=DrainEnd(
-                *(setup, shared, drain),
-                finder=self.finder,
-                claimer=self.claimer,
-                recovery=self.housekeeper.recovery,
-                jobs=JobCloser(setup, shared, self.claimer.link, ends=True),
-            ),
+            *(setup, shared, drain, self.member),
+            refused_rows=self.refused_rows,
+            flagged=self.flagged,
+            recovery=self.housekeeper.recovery,
             lanes=self.lanes,
             settler=self.settler,
         )
@@ -169,7 +160,9 @@ class Instance:
     def _look_if_free(self) -> None:
         """Wake the fetcher if lanes are free. Called when lanes have ended, or end with the settle
         under way."""
-        if self.lane_limit.has_free(len(self.shared.in_flight.lanes) - self.settler.leaving):
+        if self.fetcher.lane_limit.has_free(
+            len(self.shared.in_flight.lanes) - self.settler.leaving
+        ):
             self.shared.look_now.set()
 
     def start(self) -> None:
@@ -368,7 +361,7 @@ class Instance:
         with shared.connector.once() as link:
             for tries in sorted({row.tries for row in unstarted}):
                 ids = [row.msg_id for row in unstarted if row.tries == tries]
-                self.claimer.flagged.release(link, ids, me=shared.identity.id, tries=tries)
+                self.flagged.release(link, ids, me=shared.identity.id, tries=tries)
         self.settler.settle_apart(known)
 
     def settle_rest(self) -> None:

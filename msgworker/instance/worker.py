@@ -190,7 +190,7 @@ def report_of(
         seconds=time.monotonic() - begun,
         database_lost=found is None,
         stopped=not exhausted,
-        refused=len(instance.claimer.refused_rows),
+        refused=len(instance.refused_rows),
         undone=instance.fetcher.drain_end.undone if exhausted else 0,
     )
     if found is None:
@@ -551,7 +551,7 @@ class Worker(Working):
                 if lost or (deadline is not None and time.monotonic() >= deadline):
                     break
                 instance.fetcher.over.wait(0.05)
-            within = instance.finder.reach
+            within = instance.fetcher.finder.reach
         if deadline is not None:
             rest = max(GIVE_UP_SECONDS, deadline - time.monotonic())
             outage_limit = min(outage_limit, rest)

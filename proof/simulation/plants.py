@@ -255,7 +255,7 @@ def early_runs() -> AbstractContextManager[None]:
         heads: list[Row] = [
             Row(c.msg_id, c.object_id, None, None, 0, 0, 0, None, None) for c in candidates
         ]
-        with self.link.statement() as conn:
+        with self._link.statement() as conn:
             kept.update(runs(conn, self._setup.tables, heads, limit=RUN_LIMIT))
         return flag(self, candidates, me)
 
@@ -537,14 +537,14 @@ def counted_before() -> AbstractContextManager[None]:
         if topic is None:
             return flag_once(self, topic, candidates, me, **how)
         tables, rows = self._setup.tables, list[Row]()
-        with self.link.transaction() as conn:
+        with self._link.transaction() as conn:
             free = limits.lock(conn, tables, topic)
         some = [] if free is None else candidates[: free.starts]
         if free is not None and some:
-            with self.link.transaction() as conn:
+            with self._link.transaction() as conn:
                 rows, _ = claim.flag_apart(conn, tables, some, me=me)
                 limits.take(conn, tables, topic, free, len(rows))
-        self.limit_poller.tried(topic, free, len(rows))
+        self._limit_poller.tried(topic, free, len(rows))
         return rows, some
 
     return replaced(Claimer, "_flag_once", counted)

@@ -84,7 +84,7 @@ def test_messages_that_run_alone_after_an_exception_are_not_shared_out(
         lane = one.lanes.next()
         assert lane is not None
         assert one.batches.handle_beside(lane) == []
-        one.shared.peers, one.lane_limit.keep = Peers(0, 2), 1
+        one.shared.peers, one.fetcher.lane_limit.keep = Peers(0, 2), 1
         one.fetcher.share(5)
         assert table.statuses == [1, 1, 1, 0, 0]
         assert [lane.row.msg_id for lane in one.lanes.ready] == ids[:3]
@@ -319,7 +319,7 @@ def test_heads_for_batches_are_claimed_a_batch_at_a_time(
     with claimed(app) as (one, lanes):
         assert len(lanes) == 4
         for _ in range(4):
-            one.lane_limit.claimed(idled=True, full=True)
+            one.fetcher.lane_limit.claimed(idled=True, full=True)
         before = one.tally.claims
         assert fetch(one) == 240
         assert one.tally.claims - before == claims

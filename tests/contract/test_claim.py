@@ -170,7 +170,7 @@ def test_an_instance_whose_claims_are_lost_counts_the_others_at_once(one, app, m
     with app.engine.begin() as conn:
         lease.register(conn, app.tables, "another", ttl=3600.0)
     send(app, *range(40))
-    monkeypatch.setattr(one.claimer, "claim", lambda tried, *_, **__: ([], tried))
+    monkeypatch.setattr(one.fetcher.claimer, "claim", lambda tried, *_, **__: ([], tried))
     one.housekeeper.start()
     try:
         until(lambda: one.shared.peers.slots == 2, "the first beat counts them", seconds=beats)
@@ -311,7 +311,7 @@ def test_a_look_that_goes_on_where_one_from_the_start_stopped_is_from_the_start(
 @pytest.mark.parametrize("how", ["released", "swept", "recovered"])
 def test_what_we_give_back_ourselves_is_found_by_the_next_look(one, app, table, monkeypatch, how):
     held = Held(app, monkeypatch)
-    one.finder.search = held.search
+    one.fetcher.finder.search = held.search
     msg_id, last = send(app, None, None)
     edit(app, last, status=2)
     if how == "released":
@@ -325,5 +325,5 @@ def test_what_we_give_back_ourselves_is_found_by_the_next_look(one, app, table, 
         one.settler.release(one.lanes.take_back())
     else:
         beat(one)
-    assert [c.msg_id for c in one.finder.look(1, 0).candidates] == [msg_id]
+    assert [c.msg_id for c in one.fetcher.finder.look(1, 0).candidates] == [msg_id]
     assert held.starts == starts

@@ -74,7 +74,7 @@ def test_a_topic_without_handler_is_told_once_an_hour_and_a_new_one_at_once(one,
             fetch(one)
         return [r.getMessage() for r in caplog.records if "no handler" in r.getMessage()]
 
-    one.finder.search.topics = frozenset({"t"})
+    one.fetcher.finder.search.topics = frozenset({"t"})
     text = "messages wait whose topic has no handler here: "
     send(app, "a", topic="x")
     assert logged_at() == [text + "'x'"]
@@ -82,11 +82,11 @@ def test_a_topic_without_handler_is_told_once_an_hour_and_a_new_one_at_once(one,
     send(app, "b", topic="y")
     assert logged_at() == [text + "'y'"]
     assert logged_at() == []
-    at = one.finder.unhandled.logged_at
+    at = one.fetcher.finder.unhandled.logged_at
     at["x"] -= 3601
     assert logged_at() == [text + "'x'"]
     send(app, "c", topic="z")
-    at = one.finder.unhandled.logged_at
+    at = one.fetcher.finder.unhandled.logged_at
     for topic in at:
         at[topic] -= 3601
     for n in range(10):
@@ -98,7 +98,7 @@ def test_a_topic_without_handler_is_told_once_an_hour_and_a_new_one_at_once(one,
 def test_a_topic_that_another_live_instance_handles_is_not_told_until_that_is_gone(
     one, app, caplog
 ):
-    one.finder.search.topics = frozenset({"t"})
+    one.fetcher.finder.search.topics = frozenset({"t"})
     with app.engine.begin() as conn:
         lease.register(conn, app.tables, "theirs", ttl=600.0, topics=["x"])
     send(app, "a", topic="x")
@@ -108,6 +108,6 @@ def test_a_topic_that_another_live_instance_handles_is_not_told_until_that_is_go
         lease.drop(conn, app.tables, "theirs")
     fetch(one)
     assert "no handler" not in caplog.text  # it is asked once a minute
-    one.finder.unhandled.logged_at["x"] -= 61
+    one.fetcher.finder.unhandled.logged_at["x"] -= 61
     fetch(one)
     assert "messages wait whose topic has no handler here: 'x'" in caplog.text

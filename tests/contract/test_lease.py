@@ -26,7 +26,7 @@ from tests.support.waiting import in_thread, until
 def test_a_new_self_claims_nothing_that_the_old_one_looked_at(one, app, table):
     send(app, "a", "b")
     old = one.shared.identity.id
-    look = one.finder.look(4, 0)
+    look = one.fetcher.finder.look(4, 0)
     assert len(look.candidates) == 2
     loses_its_lease(one)
     assert one.fetcher.claim(look.candidates, look, old) == 0
@@ -119,7 +119,7 @@ def test_a_housekeeper_does_not_wait_for_a_claim_to_take_a_new_id(app):
         identity, beat = worker.instance.shared.identity, worker.instance.housekeeper
         beat.stop()
         beat.join(60)
-        with worker.instance.claimer.flagged.no_claim_in_flight():
+        with worker.instance.flagged.no_claim_in_flight():
             old = identity.id
             identity.retire()
             in_thread(beat.run_once)()  # it ends, although the claim does not

@@ -52,8 +52,8 @@ def at_one(table: Table) -> int:
 def claim_all(one: Instance) -> int:
     """Two rounds that try whatever was found before; returns how many lanes are held then."""
     for _ in range(2):
-        one.claimer.limit_poller.forget()
-        one.finder.forget()
+        one.fetcher.limit_poller.forget()
+        one.fetcher.finder.forget()
         one.fetcher.run_once()
     return len(one.shared.in_flight.lanes)
 
@@ -210,13 +210,13 @@ def test_a_message_whose_topic_was_changed_since_the_look_needs_the_permit_of_it
             claim_all(one)  # its permit is taken
             assert {lane.row.msg_id for lane in one.shared.in_flight.lanes} == {first, moved}
             one.settler.release([n for n in one.lanes.take_back() if n.row.msg_id == moved])
-            look = one.finder.look(5, 0)
+            look = one.fetcher.finder.look(5, 0)
         else:
-            look = one.finder.look_limited("t", 5, 0)
+            look = one.fetcher.finder.look_limited("t", 5, 0)
         candidates_of_it = [c for c in look.candidates if c.msg_id == moved]
         assert candidates_of_it
         edit(app, moved, topic="t" if was == "free" else "free")
-        won, _ = one.claimer.claim(candidates_of_it, me)
+        won, _ = one.fetcher.claimer.claim(candidates_of_it, me)
         assert won == []
     assert table.rows("status", "claimed_by")[1] == (0, None)
 
@@ -284,9 +284,9 @@ def test_what_stands_behind_a_limited_message_does_not_keep_it_from_being_found(
     (first,) = send(app, "a")
     (behind,) = send(app, "a", topic="free")
     with by_hand(app) as one:
-        one.finder.look(1, 0)
-        one.finder.lost([candidates.Candidate(behind, "a", 0, 0, 0, "free", 1)])
-        assert [c.msg_id for c in one.finder.look_limited("t", 1, 0).candidates] == [first]
+        one.fetcher.finder.look(1, 0)
+        one.fetcher.finder.lost([candidates.Candidate(behind, "a", 0, 0, 0, "free", 1)])
+        assert [c.msg_id for c in one.fetcher.finder.look_limited("t", 1, 0).candidates] == [first]
 
 
 def test_limited_messages_without_an_object_are_not_proposed_among_others(app):
@@ -339,7 +339,7 @@ def test_one_look_that_took_long_keeps_no_other_topic_waiting(app, table, monkey
         one.fetcher.run_once()
         edit(app, first, status=0)
         clock.seconds += 60
-        look = one.finder.look(5, 0)
+        look = one.fetcher.finder.look(5, 0)
         assert [found.msg_id for found in look.candidates] == [first]
 
 

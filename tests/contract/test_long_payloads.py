@@ -171,7 +171,7 @@ def test_who_waits_for_the_budget_while_its_message_is_recovered_does_not_start(
     assert worker.instance is not None
     assert worker.instance_id is not None
     # Under another id the instance may have them again: it claims nothing more.
-    monkeypatch.setattr(worker.instance.claimer, "claim", lambda *_, **options: ([], []))
+    monkeypatch.setattr(worker.instance.fetcher.claimer, "claim", lambda *_, **options: ([], []))
     assert app.ops.release(worker.instance_id, force=True) == 2
     go_on.set()
     assert worker.stop(grace=20)

@@ -141,19 +141,19 @@ def test_nothing_is_claimed_beside_a_lane_of_the_same_object(made, name, kind, i
     put(database, ids[0], ids[1], "zz" if kind != "STRING" else "77")
     app.add_handler(None, lambda msg: None)
     with by_hand(app) as one:
-        look = one.finder.look(1, 0)
+        look = one.fetcher.finder.look(1, 0)
         assert [c.msg_id for c in look.candidates] == [1]
         assert one.fetcher.claim(look.candidates, look, one.shared.identity.id) == 1
         (lane,) = one.shared.in_flight.lanes
         Table(app).edit(app.tables.message.c.msg_id == 1, status=2, claimed_by=None)
-        assert [c.msg_id for c in one.finder.look(10, 1).candidates] == [3]
+        assert [c.msg_id for c in one.fetcher.finder.look(10, 1).candidates] == [3]
         one.shared.in_flight.lanes.clear()
-        one.finder.search.forget()
-        assert [c.msg_id for c in one.finder.look(10, 0).candidates] == [2, 3]
-        one.finder.search.forget()
+        one.fetcher.finder.search.forget()
+        assert [c.msg_id for c in one.fetcher.finder.look(10, 0).candidates] == [2, 3]
+        one.fetcher.finder.search.forget()
         objects = {lane.row.same}
         with one.fetcher.link.statement() as conn:
-            found = one.finder.search.look(conn, Wanted(10, skip_objects=objects))
+            found = one.fetcher.finder.search.look(conn, Wanted(10, skip_objects=objects))
         assert [c.msg_id for c in found.candidates] == [3]
 
 

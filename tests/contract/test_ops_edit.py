@@ -113,11 +113,11 @@ def test_a_claim_under_way_of_a_failed_message_reads_its_new_topic(app, table):
     app.add_handler("t", lambda msg: None)
     (msg_id,) = put(app, ("a", FAILED), tries=1)
     with by_hand(app, 1) as one:
-        look = one.finder.look(5, 0)
+        look = one.fetcher.finder.look(5, 0)
         assert [found.msg_id for found in look.candidates] == [msg_id]
         assert app.ops.edit(msg_id, topic="u", reason="r") == 1
         assert table.one("status", "error_try_times", "topic") == (-1, 1, "u")
-        (lane,), _ = one.claimer.claim(look.candidates, one.shared.identity.id)
+        (lane,), _ = one.fetcher.claimer.claim(look.candidates, one.shared.identity.id)
         assert lane.row.topic == "u"
         one.caller.handle(lane)
         assert lane.result.outcome is Outcome.RELEASED  # no handler here

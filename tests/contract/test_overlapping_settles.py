@@ -73,8 +73,8 @@ def holds(pair: Instance, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Hold
 def finished(one: Instance, app: App, count: int, name: str) -> list[Lane]:
     """Claimed lanes, as after their handlers."""
     send(app, *(f"{name}{i}" for i in range(count)))
-    one.lane_limit.claimed(idled=True, full=True)
-    one.lane_limit.claimed(idled=True, full=True)
+    one.fetcher.lane_limit.claimed(idled=True, full=True)
+    one.fetcher.lane_limit.claimed(idled=True, full=True)
     lanes: list[Lane] = []
     while len(lanes) < count:
         assert fetch(one) > 0

@@ -73,7 +73,7 @@ def test_what_waits_is_kept_while_nobody_else_lives_or_handlers_are_young(
 def test_the_newest_are_given_back_first(one, app, table):
     in_hand_and_slow(one, app, "a", "b", "c", "d", age=0.0)
     one.shared.peers = Peers(0, 2)
-    one.lane_limit.keep = 3
+    one.fetcher.lane_limit.keep = 3
     one.fetcher.share(len(one.shared.in_flight.lanes))
     assert table.statuses == [1, 1, 1, 0]
 

@@ -199,7 +199,7 @@ def test_a_stop_does_not_wait_for_ever_for_an_answer(one, app, monkeypatch):
                 answered.set()
         return True
 
-    monkeypatch.setattr(one.claimer.flagged, "none_left", none_left)
+    monkeypatch.setattr(one.flagged, "none_left", none_left)
     assert in_thread(one.housekeeper.leave)() is True
     assert not answered.is_set()
     with app.engine.begin() as conn:

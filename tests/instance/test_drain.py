@@ -40,13 +40,12 @@ class Ending(DrainEnd):
         self.did: list[str] = []
         self.steady, self.reach, self.from_start = True, None, True
         self.unanswered = self.under_way = False
-        self.begun, self.refused_rows = 0, range(0)
+        self.begun = self.refused = 0
         self.limited_in: float | None = None
         self.next_in: float | None = None
         self.ending: list[Lease] = []
         self.due = 0
         self.in_flight = InFlight()
-        self.flagged, self.limit_poller, self.link = self, self, None
         super().__init__(
             cast(Any, SimpleNamespace(clock=clock, settings=settings)),
             cast(
@@ -54,8 +53,16 @@ class Ending(DrainEnd):
                 SimpleNamespace(in_flight=self.in_flight, housekeep_now=SimpleNamespace(set=int)),
             ),
             drain,
-            **dict.fromkeys(("finder", "claimer", "recovery", "jobs"), cast(Any, self)),
+            link=cast(Any, None),
+            **dict.fromkeys(
+                ("finder", "limit_poller", "refused_rows", "flagged", "recovery", "jobs"),
+                cast(Any, self),
+            ),
         )
+
+    def __len__(self) -> int:
+        """How many messages the database refuses to flag."""
+        return self.refused
 
     def go_round(self) -> None:
         self.did.append("everywhere")
@@ -112,7 +119,7 @@ def to_the_end(one: Ending, **facts: Any) -> list[str]:
 
 
 def due(one: Ending, many: int, refused: int = 0) -> str:
-    return nothing(one, due=many, refused_rows=range(refused))
+    return nothing(one, due=many, refused=refused)
 
 
 def ending(left: float = 3.0, renewed_at: datetime = THEN) -> list[Lease]:

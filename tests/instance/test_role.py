@@ -114,7 +114,7 @@ def test_a_round_that_asks_nothing_does_not_end_an_outage(app, monkeypatch, capl
         register(one)
         one.lanes.took(0.0)
         with monkeypatch.context() as patched:
-            patched.setattr(one.finder, "look", _gone)
+            patched.setattr(one.fetcher.finder, "look", _gone)
             for _ in range(3):
                 fetcher.round_once()
         with monkeypatch.context() as patched:

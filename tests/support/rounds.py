@@ -77,5 +77,5 @@ def loses_its_lease(one: Instance, new_id: str = "new-self") -> None:
 
 def fetch(one: Instance) -> int:
     """One round of the claim loop that looks at everything afresh."""
-    one.finder.search.forget()
+    one.fetcher.finder.search.forget()
     return one.fetcher.run_once()

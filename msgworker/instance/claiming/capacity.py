@@ -296,7 +296,6 @@ class LimitPoller:
 
     def __init__(
         self,
-        *,
         threads: int,
         topics: Container[str] | None,
         longest: float,

@@ -244,24 +244,23 @@ _TOPIC = itemgetter(Row._fields.index("topic"))
 
 
 class Claimer:
-    """Flags candidates and makes lanes of them. Used by the fetcher's thread only, whose
-    connection `link` is."""
+    """Flags candidates and makes lanes of them. Used by the fetcher's thread only."""
 
-    def __init__(self, setup: Setup, shared: Shared, lane_limit: LaneLimit) -> None:
-        self._setup = setup
-        self._shared = shared
-        self.link = shared.connector.new(tuned=True)
-        self.lane_limit = lane_limit
-        self.limit_poller = LimitPoller(
-            threads=setup.threads,
-            topics=setup.topics,
-            longest=setup.settings.poll_seconds,
-            clock=setup.clock,
-        )
+    def __init__(
+        self,
+        setup: Setup,
+        shared: Shared,
+        link: Connections,
+        lane_limit: LaneLimit,
+        limit_poller: LimitPoller,
+        refused_rows: RefusedRows,
+        flagged: FlaggedRows,
+    ) -> None:
+        self._setup, self._shared, self._link = setup, shared, link
+        self._lane_limit, self._limit_poller = lane_limit, limit_poller
+        self._refused_rows, self._flagged = refused_rows, flagged
         run, lanes = setup.settings.run_limit, setup.settings.lanes_limit
         self._runs = RunLength(run, lanes, lambda: setup.registry.batch_most)
-        self.refused_rows = RefusedRows(setup.clock)
-        self.flagged = FlaggedRows(setup, shared)
         self._secrets = secrets_of(setup.engine.url)
         self._by_priority = prioritized(setup.tables)
         self._runs_pay = LOOK_FOR_RUNS
@@ -283,15 +282,15 @@ class Claimer:
         me: the id under which they were found. places: by msg_id, the value of the slice. within:
         where runs are read. queue: called with some lanes at a time, as soon as theirs are.
         """
-        shared, flagged = self._shared, self.flagged
+        shared, flagged = self._shared, self._flagged
         with flagged.claiming:
             if shared.identity.id != me or not shared.identity.trusted():
                 return [], []  # declared dead since the look, which was under the previous id
             if flagged.unanswered:
-                flagged.release_unknown(self.link)
+                flagged.release_unknown(self._link)
             flagged.unanswered = True
             rows, candidates = self._flag(candidates, me)
-            self.refused_rows.log_new(shared.log)
+            self._refused_rows.log_new(shared.log)
             if self._by_priority and len(rows) > 1:
                 place = {c.msg_id: i for i, c in enumerate(candidates)}
                 rows.sort(key=lambda row: place[row.msg_id])
@@ -335,7 +334,7 @@ class Claimer:
         if len(rows) < len(candidates):
             won = {row.msg_id for row in rows}
             lost = [c for c in candidates if c.msg_id not in won]
-            self.refused_rows.lost(lost, alone=shared.peers.slots < 2)
+            self._refused_rows.lost(lost, alone=shared.peers.slots < 2)
         # A message in quarantine is claimed alone: no run behind it, no lane beside it.
         most = setup.tables.spec.max_tries
         if rows and not in_quarantine(rows[0].crash_times, rows[0].tries, most):
@@ -346,7 +345,7 @@ class Claimer:
 
     def may_claim_alone(self) -> bool:
         """Whether a message in quarantine may be claimed: nothing else is flagged by us."""
-        return not self._shared.in_flight.lanes and self.flagged.none_left(self.link)
+        return not self._shared.in_flight.lanes and self._flagged.none_left(self._link)
 
     # ------------------------------------------------------------ flag
 
@@ -368,7 +367,7 @@ class Claimer:
             now = ((row.msg_id, topic_of(row.topic)) for row in won)
             moved += [i for i, topic in now if limit != (topic if topic in limited else None)]
         if moved:
-            self.flagged.release(self.link, moved, me=me)
+            self._flagged.release(self._link, moved, me=me)
             self._shared.in_flight.look_again.append(min(moved))
             rows = [row for row in rows if row.msg_id not in moved]
         return sorted(rows, key=lambda row: row.msg_id), tried
@@ -378,7 +377,7 @@ class Claimer:
     ) -> tuple[list[Row], list[Candidate]]:
         """Flag candidates of a limited topic, or (None) of the others: apart what the database may
         refuse."""
-        together, alone = self.refused_rows.sorted_out(candidates)
+        together, alone = self._refused_rows.sorted_out(candidates)
         if alone and limit is not None:  # all in one transaction, which takes the permits
             return self._flag_once(limit, candidates, me, apart=True)
         rows, tried = list[Row](), candidates
@@ -402,9 +401,9 @@ class Claimer:
         tables, refused, free = self._setup.tables, dict[int, Exception](), None
         rows, kept = list[Row](), set[int]()
         if limit is None and not apart and tables.database.arrays and not tables.on_update:
-            with self.link.statement() as conn:
+            with self._link.statement() as conn:
                 return claim.flag(conn, tables, candidates, me=me), candidates
-        with self.link.transaction() as conn:
+        with self._link.transaction() as conn:
             if limit is not None:
                 free = limits.lock(conn, tables, limit)
                 candidates = [] if free is None else candidates[: free.starts]
@@ -417,7 +416,7 @@ class Claimer:
             if limit is not None and free is not None and rows:
                 limits.take(conn, tables, limit, free, len(rows))
         if limit is not None:
-            self.limit_poller.tried(limit, free, len(rows))
+            self._limit_poller.tried(limit, free, len(rows))
         if apart:
             self._record_tried(candidates, refused, kept)
         return rows, candidates
@@ -432,7 +431,7 @@ class Claimer:
         """Those that were lost and are still free: no other instance was faster."""
         lost = [one for one in tried if one.msg_id not in won and one.msg_id not in refused]
         if self._setup.tables.database.row_locks:  # another transaction may have locked it
-            lost = [one for one in lost if self.refused_rows.suspects(one)]
+            lost = [one for one in lost if self._refused_rows.suspects(one)]
         return claim.kept(conn, self._setup.tables, lost) if lost else set()
 
     def _record_tried(
@@ -442,11 +441,11 @@ class Claimer:
         for one in tried:
             error = refused.get(one.msg_id)
             if error is None:  # only lost: it stays counted until it is a suspect
-                if one.msg_id in kept or self.refused_rows.suspects(one):
-                    self.refused_rows.record(one, KEPT if one.msg_id in kept else None)
+                if one.msg_id in kept or self._refused_rows.suspects(one):
+                    self._refused_rows.record(one, KEPT if one.msg_id in kept else None)
             # A race may have been lost by the guard: no refusal, unless it happens every time.
-            elif trouble(error) is not Trouble.RACE or self.refused_rows.suspects(one):
-                self.refused_rows.record(one, without(reason_of(error), self._secrets))
+            elif trouble(error) is not Trouble.RACE or self._refused_rows.suspects(one):
+                self._refused_rows.record(one, without(reason_of(error), self._secrets))
 
     # ------------------------------------------------------------ the runs behind the heads
 
@@ -457,7 +456,7 @@ class Claimer:
         held = self._shared.in_flight.lanes.copy()  # includes `lanes`
         self._runs.learn(held)
         ahead = sum(len(lane.rows) - lane.place - 1 for lane in held)
-        to_come = max(0, self.lane_limit.lanes - len(held))
+        to_come = max(0, self._lane_limit.lanes - len(held))
         run = self._runs.limit(len(lanes) + to_come, ahead)
         if run < 1 or (self._runs_pay < 0 and self._runs_pay % LOOK_FOR_RUNS):
             queue(lanes)
@@ -473,7 +472,7 @@ class Claimer:
         heads = [lane.row for lane in lanes]
         tables = asking_jobs(self._setup.tables, self._shared.controls.paused)
         try:
-            with self.link.statement() as conn:
+            with self._link.statement() as conn:
                 runs = claim.read_runs(conn, tables, heads, limit=run, within=within)
         except Exception as error:
             # The heads are flagged: they must run, even without followers.

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from math import inf
 from typing import Any
 
-from msgworker.instance.claiming.capacity import Contention
-from msgworker.instance.claiming.claimer import Claimer
+from msgworker.instance.claiming.capacity import Contention, LimitPoller
+from msgworker.instance.claiming.claimer import RefusedRows
 from msgworker.instance.claiming.heads import Look, Search, Wanted
 from msgworker.instance.claiming.passes import AgeSearch, SliceSearch
 from msgworker.instance.claiming.search import TableSearch
@@ -80,14 +80,16 @@ class Finder:
     """
 
     def __init__(
-        self, setup: Setup, shared: Shared, member: ScopeMember | None, claimer: Claimer
+        self,
+        setup: Setup,
+        shared: Shared,
+        member: ScopeMember | None,
+        link: Connections,
+        refused_rows: RefusedRows,
     ) -> None:
-        self._setup = setup
-        self._shared = shared
-        self._link = claimer.link
+        self._setup, self._shared, self._link = setup, shared, link
         self._member = member
-        self._refused_rows = claimer.refused_rows
-        self._limit_poller = claimer.limit_poller
+        self._refused_rows = refused_rows
         self.contention = Contention(setup.settings.heartbeat_seconds, setup.clock)
         of_a_job = setup.scope is not None and setup.scope.role not in SLICES
         by_age = of_a_job or setup.tables.database.slices_by_age
@@ -140,7 +142,7 @@ class Finder:
             self._member.go_round()
 
     @contextmanager
-    def round(self) -> Iterator[None]:
+    def round(self, limit_poller: LimitPoller) -> Iterator[None]:
         """The looks in a slice and the claims of their candidates; the slice is kept meanwhile."""
         self._covered = False
         if self._member is not None:
@@ -150,14 +152,14 @@ class Finder:
                 self._others_at = now + OTHERS_SECONDS
             where = self._member.slice()
             if where != self.where:
-                self._limit_poller.moved()
+                limit_poller.moved()
             self.where = where
         try:
             yield
         finally:
             if self._member is not None:
                 # The look left out limited topics: `rest` covers those.
-                rest = self._limit_poller.rest() if self._covered else None
+                rest = limit_poller.rest() if self._covered else None
                 self._member.looked(complete=rest is not None, rest=rest)
 
     def look(self, want: int, held: int) -> Look:

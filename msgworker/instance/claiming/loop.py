@@ -14,8 +14,8 @@ from msgworker.counted import plural
 from msgworker.db import Trouble, of, reason_of, shares_sessions, trouble
 from msgworker.errors import SchemaError
 from msgworker.events import Looked
-from msgworker.instance.claiming.capacity import PollPace
-from msgworker.instance.claiming.claimer import Claimer
+from msgworker.instance.claiming.capacity import LaneLimit, LimitPoller, PollPace
+from msgworker.instance.claiming.claimer import Claimer, FlaggedRows, RefusedRows
 from msgworker.instance.claiming.finder import Finder
 from msgworker.instance.claiming.heads import Look
 from msgworker.instance.connections import Connections
@@ -25,7 +25,7 @@ from msgworker.instance.role import Aside, Role
 from msgworker.instance.running.in_flight import Lane, Reason, Step
 from msgworker.instance.running.pool import LaneQueue
 from msgworker.instance.settling.settler import Settler
-from msgworker.instance.state import Setup, Shared
+from msgworker.instance.state import ScopeMember, Setup, Shared
 from msgworker.queries.explain import Waits
 from msgworker.queries.instances import leases_ending
 from msgworker.queries.remaining import Left, left
@@ -47,7 +47,9 @@ LEAST_CLAIM = 50
 
 
 class Fetcher(Role):
-    """The claim loop. exhausted: the drain is over; the thread that waits for it reads this."""
+    """The claim loop. It makes what its thread alone uses: the connection, the limits and the parts
+    that find, claim and end a drain. exhausted: the drain is over; the thread that waits for it
+    reads this."""
 
     link: Connections
 
@@ -55,10 +57,12 @@ class Fetcher(Role):
         self,
         setup: Setup,
         shared: Shared,
+        drain: Drain | None,
+        member: ScopeMember | None,
         *,
-        finder: Finder,
-        claimer: Claimer,
-        drain_end: DrainEnd,
+        refused_rows: RefusedRows,
+        flagged: FlaggedRows,
+        recovery: Recovery,
         lanes: LaneQueue,
         settler: Settler,
     ) -> None:
@@ -69,16 +73,20 @@ class Fetcher(Role):
         self._identity, self._in_flight = shared.identity, shared.in_flight
         self._quiesce = shared.quiesce
         self._asked_at = -NEW_ID_ASK_SECONDS  # when it last woke the housekeeper for a new id
-        self._finder = finder
-        self._claimer = claimer
-        self._limit_poller, self._lane_limit = claimer.limit_poller, claimer.lane_limit
         self._alone: Look | None = None  # of a limited topic, with a message in quarantine
-        self.drain_end = drain_end
-        seconds, clock = setup.settings.poll_seconds, setup.clock
-        self.pace = PollPace(seconds, drains=drain_end.drains, clock=clock)
         self._lanes = lanes
         self._settler = settler
-        self.link = claimer.link
+        threads, longest, clock = setup.threads, setup.settings.poll_seconds, setup.clock
+        self.link = link = shared.connector.new(tuned=True)
+        self.pace = PollPace(longest, drains=drain is not None, clock=clock)
+        self.lane_limit = limit = LaneLimit(threads, setup.settings.lanes_limit)
+        self.limit_poller = poller = LimitPoller(threads, setup.topics, longest, clock)
+        self.claimer = Claimer(setup, shared, link, limit, poller, refused_rows, flagged)
+        self.finder = finder = Finder(setup, shared, member, link, refused_rows)
+        jobs = JobCloser(setup, shared, link, ends=True)
+        self.drain_end = DrainEnd(
+            *(setup, shared, drain, link, finder, poller, refused_rows, flagged, recovery, jobs)
+        )
         self.exhausted = False
         self._more = True
         self._run_length = 1.0  # the mean number of messages of a lane, in the last claim
@@ -89,8 +97,8 @@ class Fetcher(Role):
         self._lanes.nudge()
         self._settler.flush()
         controls = self._shared.controls
-        self._limit_poller.update(controls, self._in_flight.lanes)
-        with self._finder.round():
+        self.limit_poller.update(controls, self._in_flight.lanes)
+        with self.finder.round(self.limit_poller):
             held = len(self._in_flight.lanes)
             free = self.lanes_to_claim(held)
             if free == 0 or self._waits_for_new_id(held):
@@ -100,10 +108,10 @@ class Fetcher(Role):
                 held, free = held + won, free - won
                 if free < 1:
                     return won
-            if held and self.pace.look_in > 0 and not self._empties:
+            if held and self.pace.look_in > 0 and self._quiesce.reason is None:
                 return won or -1
             me, idled = self._identity.id, self._lanes.take_idled()
-            look = self._finder.look(free, self._in_flight.with_object())
+            look = self.finder.look(free, self._in_flight.with_object())
             self._more = True
             alone = look if look.quarantined is not None else self._alone
             if alone is None or alone.quarantined is None:
@@ -113,20 +121,21 @@ class Fetcher(Role):
                 if held > 0:
                     return self._nothing(look)
                 self._alone = None
-                if self._claimer.may_claim_alone() and self.claim([alone.quarantined], alone, me):
+                if self.claimer.may_claim_alone() and self.claim([alone.quarantined], alone, me):
                     return 1
                 # Another instance has it: continue with the others.
-                self._finder.skip(alone.quarantined)
+                self.finder.skip(alone.quarantined)
             found = self._claim_by_batches(look, me)
             offered, slots = len(look.candidates), self._shared.peers.slots
-            if self._finder.contention.claimed(
+            if self.finder.contention.claimed(
                 offered, found, of_others=look.of_others, slots=slots
             ):
                 self._shared.housekeep_now.set()  # which counts the instances
             if self._setup.events.wants(Looked):
-                self._setup.events.emit(Looked(me, len(look.candidates), found))
-            self._more = self._left_some(look, found, free)
-            self._lane_limit.claimed(idled=idled, full=found >= free)
+                self._setup.events.emit(Looked(me, offered, found))
+            # The look of one of several left out heads of their shares.
+            self._more = found >= free or found < offered or not look.saw_all or slots > 1
+            self.lane_limit.claimed(idled=idled, full=found >= free)
             return found + won or self._nothing(look)
 
     def answered(self) -> bool:
@@ -137,7 +146,7 @@ class Fetcher(Role):
 
     def lanes_to_claim(self, held: int) -> int:
         """How many lanes to claim beside the `held` ones. If too many are held, releases some."""
-        shared, limit = self._shared, self._lane_limit
+        shared, limit = self._shared, self.lane_limit
         staying = max(0, held - self._settler.leaving)
         busy = staying + self._look_at_handlers()
         if self._lanes.threads_idled and not limit.has_free(busy):
@@ -157,16 +166,16 @@ class Fetcher(Role):
         running = list(self._in_flight.running.values())
         # A batch is one call for many lanes: count its time per lane.
         ages = [(now - r.since) / (1 + len(r.beside)) for r in running]
-        self._lane_limit.update(self._lanes.mean_seconds, ages)
+        self.lane_limit.update(self._lanes.mean_seconds, ages)
         return sum(not self._identity.is_ours(r.owner) for r in running)
 
     def share(self, held: int) -> None:
         """Release lanes that would wait long here while others may have free threads. We do not
         claim them again at once, since the lane limit is reached."""
-        excess = held - self._lane_limit.keep
+        excess = held - self.lane_limit.keep
         if excess <= 0 or self._shared.peers.slots < 2 or self._quiesce.active:
             return
-        where = self._finder.where
+        where = self.finder.where
         if where is not None and where.exclusive:  # no other instance would claim them
             return
         lanes = self._lanes.take_back(excess)
@@ -174,11 +183,6 @@ class Fetcher(Role):
             text = "gave back what waited for a thread: %s"
             self.log.debug(text, plural(len(lanes), "lane"))
             self._settler.release(lanes)
-
-    @property
-    def _empties(self) -> bool:
-        """Whether there is a reason to wait until nothing is in flight."""
-        return self._quiesce.reason is not None
 
     def _waits_for_new_id(self, held: int) -> bool:
         """Whether to claim nothing, because the instance takes a new id when the `held` lanes are
@@ -205,26 +209,20 @@ class Fetcher(Role):
         """Claim messages of limited topics, at most one for each handler thread, unless it
         quiesces; returns how many were won."""
         won = 0
-        for topic in self._limit_poller.due():
-            want = self._limit_poller.lanes(free - won)
-            if want < 1 or self._empties:
+        for topic in self.limit_poller.due():
+            want = self.limit_poller.lanes(free - won)
+            if want < 1 or self._quiesce.reason is not None:
                 break
             me = self._identity.id
-            look = self._finder.look_limited(topic, want, self._limit_poller.held)
+            look = self.finder.look_limited(topic, want, self.limit_poller.held)
             if self._alone is None and look.quarantined is not None:
                 self._alone = look
             if look.candidates:
                 won += self.claim(look.candidates, look, me, limited=True)
             else:
                 busy = len(self._in_flight.lanes) >= self._setup.threads
-                self._limit_poller.looked(topic, look, busy=busy)
+                self.limit_poller.looked(topic, look, busy=busy)
         return won
-
-    def _left_some(self, look: Look, won: int, free: int) -> bool:
-        """Whether there may be more to claim."""
-        if won >= free or won < len(look.candidates) or not look.saw_all:
-            return True
-        return self._shared.peers.slots > 1  # the look left out heads of their shares
 
     def _claim_by_batches(self, look: Look, me: str) -> int:
         """Claim the candidates of a look; returns how many lanes were won. For handlers of batches
@@ -248,14 +246,14 @@ class Fetcher(Role):
         def queue(some: Sequence[Lane]) -> None:
             self.drain_end.saw_work()
             if limited:
-                self._limit_poller.claimed(some)
+                self.limit_poller.claimed(some)
             self._lanes.put(some, first=limited)
 
-        lanes, lost = self._claimer.claim(
-            candidates, me, places=look.places, within=self._finder.where, queue=queue
+        lanes, lost = self.claimer.claim(
+            candidates, me, places=look.places, within=self.finder.where, queue=queue
         )
         if lost:
-            self._finder.lost(lost)
+            self.finder.lost(lost)
         if lanes:
             self._run_length = sum([len(lane.rows) for lane in lanes]) / len(lanes)
         return len(lanes)
@@ -271,9 +269,9 @@ class Fetcher(Role):
 
     def pause_seconds(self, did: int) -> float:
         """0 while there is work and a free lane, short while messages are in flight, else long."""
-        wanted, holding = self._lane_limit.lanes, bool(self._in_flight.lanes)
+        wanted, holding = self.lane_limit.lanes, bool(self._in_flight.lanes)
         due_in = self.drain_end.due_in
-        wait = self._limit_poller.wait() if self._shared.controls.limits else None
+        wait = self.limit_poller.wait() if self._shared.controls.limits else None
         if wait is not None and self.drain_end.drains:
             due_in = wait if due_in is None else min(wait, due_in)
         more = self._more
@@ -283,10 +281,10 @@ class Fetcher(Role):
 
     def woken(self) -> None:
         self.pace.restart()
-        self._limit_poller.woken()
+        self.limit_poller.woken()
 
     def failed(self, error: BaseException) -> None:
-        self._finder.forget()
+        self.finder.forget()
         # Messages that became due in the outage were not seen yet: a drain starts anew.
         self.drain_end.saw_work()
 
@@ -327,17 +325,19 @@ class DrainEnd:
         setup: Setup,
         shared: Shared,
         drain: Drain | None,
-        *,
+        link: Connections,
         finder: Finder,
-        claimer: Claimer,
+        limit_poller: LimitPoller,
+        refused_rows: RefusedRows,
+        flagged: FlaggedRows,
         recovery: Recovery,
         jobs: JobCloser,
     ) -> None:
-        self._setup, self._shared = setup, shared
+        self._setup, self._shared, self._link = setup, shared, link
         self._drain, self.drains = drain, drain is not None
-        self._finder, self._claimer = finder, claimer
-        self._limit_poller, self._recovery = claimer.limit_poller, recovery
-        self._jobs = jobs
+        self._finder, self._limit_poller = finder, limit_poller
+        self._refused_rows, self._flagged = refused_rows, flagged
+        self._recovery, self._jobs = recovery, jobs
         self._empty_looks = 0
         self._looked_afresh = False
         self._waited_for_a_lease = False
@@ -380,11 +380,11 @@ class DrainEnd:
             return self._look_afresh()
         if self._drain is None or self._empty_looks < EMPTY_LOOKS:
             return False
-        flagged = self._claimer.flagged
+        flagged = self._flagged
         if flagged.unanswered:
             self._empty_looks = 0
             with flagged.no_claim_in_flight():
-                flagged.release_unknown(self._claimer.link)
+                flagged.release_unknown(self._link)
             flagged.unanswered = False
             return self._look_afresh()
         if self._recovery.under_way:  # recovered messages may be claimable
@@ -424,7 +424,7 @@ class DrainEnd:
     def read_due_in(self, drain: Drain) -> float | None:
         """Seconds until the first message where we look becomes due that is worth waiting for."""
         setup, paused = self._setup, self._shared.controls.paused
-        with self._claimer.link.statement() as conn:
+        with self._link.statement() as conn:
             return ranked.due_in(
                 conn,
                 asking_jobs(setup.tables, paused),
@@ -446,7 +446,7 @@ class DrainEnd:
     def read_ending(self, drain: Drain) -> Sequence[Lease]:
         """The leases of other instances with messages that end within the linger."""
         me = self._shared.identity.id
-        with self._claimer.link.statement() as conn:
+        with self._link.statement() as conn:
             return leases_ending(conn, self._setup.tables, within=drain.linger, but=me)
 
     def lease_ends_in(self, ending: Sequence[Lease]) -> float | None:
@@ -473,7 +473,7 @@ class DrainEnd:
     def _is_due(self, drain: Drain) -> bool:
         """Whether the table has due messages that it may handle, and it still waits for those: not
         for what the database refuses to flag, which was logged."""
-        found, refused = self.read_left(), len(self._claimer.refused_rows)
+        found, refused = self.read_left(), len(self._refused_rows)
         due = found.due_heads > refused
         self.undone = found.by[Waits.DUE] if due else 0
         if not due:
@@ -486,7 +486,7 @@ class DrainEnd:
         """Count what is left. Stops the instance if what it may see has changed."""
         setup, shared = self._setup, self._shared
         asked = setup.asked(shared.identity.ids, self._finder.reach)
-        with self._claimer.link.statement() as conn:
+        with self._link.statement() as conn:
             found = left(conn, asking_jobs(setup.tables, shared.controls.paused), asked)
             hides_rows = known.policies_changed(conn, setup.tables)
         if hides_rows:
