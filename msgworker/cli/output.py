@@ -117,6 +117,7 @@ def wrapped(text: str, width: int | None, *, first: str = "", rest: str = "") ->
     margin = text[: len(text) - len(body)]
     if len(first + margin) > width // 2:
         margin, rest = "", rest[: width // 2]
+    rest = rest[: max(0, width - len(margin) - 2)]
     lines, line, blank = [], first + margin, ""
     started = False
     for part in _BLANKS.split(body):
@@ -129,7 +130,7 @@ def wrapped(text: str, width: int | None, *, first: str = "", rest: str = "") ->
         line, blank = line + blank + part, ""
         started = True
         while size(line) > width:
-            fits = head(line, width) or line[:1]
+            fits = max(head(line, width), line[: len(rest + margin) + 1], key=len)
             lines.append(fits)
             line = rest + margin + line[len(fits) :]
     return [one.rstrip() for one in [*lines, line]]

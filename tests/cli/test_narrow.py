@@ -307,3 +307,11 @@ def test_what_a_line_is_indented_by_is_repeated() -> None:
 
 def test_an_indent_wider_than_the_terminal_does_no_harm() -> None:
     assert all(wcswidth(line) <= 10 for line in wrapped(" " * 50 + "words and words", 10))
+
+
+@pytest.mark.parametrize("rest", ["", " ", "    ", " " * 17])
+@pytest.mark.parametrize("width", range(1, 12))
+def test_however_narrow_the_terminal_a_text_comes_to_its_end(width: int, rest: str) -> None:
+    for text in ("ab cd", "客客客", " 客 客"):
+        lines = wrapped(text, width, rest=rest)
+        assert "".join("".join(lines).split()) == "".join(text.split())
