@@ -899,6 +899,15 @@ class App(Declaring):
             values=shown_settings(self),
         )
 
+    def _wants(self) -> dict[str, str]:
+        """The rights on the messages that not every instance needs, and for what."""
+        wants = dict[str, str]()
+        if self._registry.deletes:
+            wants["DELETE"] = 'when_done="delete"'
+        if self.schedules or self._registry.has_follow_ups:
+            wants["INSERT"] = "a schedule" if self.schedules else "on_done or on_dead"
+        return wants
+
     @property
     def ops(self) -> Ops:
         """Reads and repairs for operators."""
@@ -910,6 +919,7 @@ class App(Declaring):
             self.table,
             names_rule=self._names_rule,
             declared=lambda: self.schedules if self._registry.handlers or self.schedules else None,
+            wants=self._wants,
             history_seconds=self.settings.history_seconds,
             tracer=self._tracer,
             send=self.send,

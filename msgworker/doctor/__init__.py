@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -52,6 +52,7 @@ def examine(
     *,
     names_rule: bool = True,
     declared: Sequence[Schedule] | None = None,
+    wants: Mapping[str, str] | None = None,
     traced: bool = False,
     seconds: float | None = None,
 ) -> list[Finding]:
@@ -59,9 +60,9 @@ def examine(
     fine.
 
     names_rule: whether max_tries and on_dead of `spec` were given explicitly. declared: the
-    schedules of the App; None if it says nothing of that. traced: the App writes headers. seconds:
-    it takes no longer; the checks that are not over by then are named in a finding. None = no
-    limit.
+    schedules of the App; None if it says nothing of that. wants: rights on the messages that its
+    handlers and schedules need, and for what. traced: the App writes headers. seconds: it takes no
+    longer; the checks that are not over by then are named in a finding. None = no limit.
     Raises DatabaseUnavailable if there is nothing to look at, TookTooLong if there was not even the
     time to read what the table is.
     """
@@ -76,7 +77,8 @@ def examine(
             if subject.lacks_where:  # what follows would take rows of others for messages
                 text = f"table {subject.spec.name} is not examined: {subject.lacks_where}"
                 return [needed("tables", text)]
-            subject = replace(subject, declared=declared, traced=traced, limit=clock.each)
+            subject = replace(subject, declared=declared, wants=wants or {}, traced=traced)
+            subject = replace(subject, limit=clock.each)
             found: list[Finding] = []
             late: list[str] = []
             for check in CHECKS if subject.exists else CHECKS[:1]:

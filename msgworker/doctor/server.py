@@ -24,7 +24,8 @@ NEVER = sa.literal_column("1") == sa.literal_column("0")
 
 
 def rights(p: Subject) -> list[Finding]:
-    """SELECT, UPDATE on messages; all four on the tables beside; INSERT for producers."""
+    """SELECT, UPDATE on messages, and what the App wants; INSERT for producers; all four on the
+    tables beside."""
     found: list[Finding] = []
     query = p.database.current_user
     whom = str(p.conn.scalar(sa.text(query))) if query else None
@@ -34,7 +35,9 @@ def rights(p: Subject) -> list[Finding]:
             if reason is None:
                 continue
             fix = [f"GRANT {right} ON {p.table_name(table)} TO {whom}"] if whom else []
-            text = f"this login may not {right} on {table.name}: {reason}"
+            what = p.wants.get(right) if p.live is not None and table is p.live.message else None
+            for_what = f", which {what} needs" if what else ""
+            text = f"this login may not {right} on {table.name}{for_what}: {reason}"
             told = needed if is_needed else advised
             found.append(told("rights", text, *fix))
         found += _headers(p, conn, whom)
@@ -51,7 +54,10 @@ def _trials(p: Subject) -> Iterator[tuple[sa.Table, str, Any, bool]]:
         yield message, "SELECT", sa.select(c.msg_id).where(NEVER), True
         change = sa.update(message).values({p.live.names["status"]: c.status})
         yield message, "UPDATE", change.where(NEVER), True
-        yield message, "INSERT", _copy(message, [p.live.names["object_id"]]), bool(p.declared)
+        copy = _copy(message, [p.live.names["object_id"]])
+        yield message, "INSERT", copy, "INSERT" in p.wants
+        if "DELETE" in p.wants:
+            yield message, "DELETE", sa.delete(message).where(NEVER), True
     runs = own_tables(p.ideal, Need.RUN)
     for table in (*runs, *own_tables(p.ideal, Need.OPS, Need.FEATURE)):
         is_needed = table in runs

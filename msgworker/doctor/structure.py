@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import enum
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -113,8 +113,9 @@ class Subject:
     fit. columns: as the database describes them, by lower name; as_is: the same with CHECKs
     and triggers, None where the table is not. spec: with the rule that is in force; asked: the
     App's, None where it says none. no_rule: what is wrong with the recorded one.
-    declared: the schedules of the App; None if it says nothing of that. traced: the App writes
-    headers. limit: the most seconds of a statement, None = as long as it takes. lacks_where: why it
+    declared: the schedules of the App; None if it says nothing of that. wants: the rights on the
+    messages that the App needs besides, and for what. traced: it writes headers. limit: the most
+    seconds of a statement, None = as long as it takes. lacks_where: why it
     is not looked at without a `where`, see `difference.lacks_where`; guards: those of another one.
     """
 
@@ -132,6 +133,7 @@ class Subject:
     asked: Rule | None = None
     no_rule: str | None = None
     declared: Sequence[Schedule] | None = None
+    wants: Mapping[str, str] = field(default_factory=dict)
     traced: bool = False
     limit: float | None = None
     lacks_where: str = ""

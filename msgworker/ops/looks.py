@@ -213,8 +213,9 @@ class Looks:
     first needed.
 
     names_rule: whether max_tries and on_dead of `spec` were given explicitly. declared: the
-    schedules of the App; None if it says nothing of that. history_seconds: how long the history for
-    charts is kept. tracer: makes spans for what is sent, or not. send: that of the App.
+    schedules of the App; None if it says nothing of that. wants: rights on the messages that its
+    handlers and schedules need, and for what. history_seconds: how long the history for charts is
+    kept. tracer: makes spans for what is sent, or not. send: that of the App.
     """
 
     def __init__(
@@ -225,6 +226,7 @@ class Looks:
         *,
         names_rule: bool,
         declared: Callable[[], Sequence[Schedule] | None],
+        wants: Callable[[], Mapping[str, str]],
         history_seconds: float,
         tracer: NoTracer,
         send: Callable[..., Any],
@@ -234,6 +236,7 @@ class Looks:
         self._spec = spec
         self._names_rule = names_rule
         self._declared = declared
+        self._wants = wants
         self._history_seconds = history_seconds
         self._tracer = tracer
         self._send = send
@@ -527,6 +530,7 @@ class Looks:
             self._spec,
             names_rule=self._names_rule,
             declared=self._declared(),
+            wants=self._wants(),
             traced=self._tracer.on,
             seconds=self._seconds,
         )

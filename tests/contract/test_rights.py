@@ -26,6 +26,7 @@ from msgworker.message import State
 from msgworker.queries.messages import How
 from msgworker.store import lease
 from tests.engines import plain_engine
+from tests.support.doctor import needed
 from tests.support.leases import registered
 from tests.support.programs import LOOKS
 from tests.support.rows import Table, edit, send
@@ -271,8 +272,11 @@ def test_a_worker_that_deletes_what_is_done_needs_the_right_to(site):
         app.drain(linger=0)
     table = Table(site.app("owner"))
     assert table.statuses == [0, 0]
-    schema = "public" if site.postgresql else "crm"
-    site.run(f"GRANT DELETE ON {schema}.msgworker_message TO crm_worker")
+    assert needed(site.app("worker")) == []
+    (lacks,) = needed(app)
+    assert "may not DELETE on msgworker_message, which when_done=" in lacks.text
+    site.run(*lacks.fix)
+    assert needed(app) == []
     assert app.drain(linger=0).done == 2
     assert table.statuses == []
 
@@ -304,6 +308,9 @@ def test_the_rights_of_the_page_are_enough_for_chains(site):
     send(producer, "c")
     with pytest.raises(DatabaseUnavailable, match=r"the statement needs .*INSERT"):
         worker.drain(linger=0)
+    assert needed(site.app("worker")) == []
+    (lacks,) = needed(worker)
+    assert "may not INSERT on msgworker_message, which on_done or on_dead needs" in lacks.text
 
 
 @pytest.mark.quick("mariadb")
