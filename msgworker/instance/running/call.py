@@ -194,6 +194,7 @@ class Caller:
         finally:
             self._in_flight.running.pop(ident, None)
         self._ended(lane, row, handler, running, result)
+        del result  # the frames of its error hold this one
 
     def _begun(self, lane: Lane, row: Row, ident: int) -> tuple[str, Handler, Execution] | None:
         """The handler of a message, which runs from now on; None = it may not, the lane has its
