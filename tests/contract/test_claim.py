@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from msgworker import App
 from msgworker.events import Claimed, Event, Events
 from msgworker.instance.claiming import capacity, search
+from msgworker.instance.claiming.capacity import TICK_SECONDS
 from msgworker.instance.claiming.heads import Wanted
 from msgworker.store import candidates, claim, lease, recover
 from msgworker.store.rows import MIN_ID
@@ -41,7 +42,8 @@ def test_messages_without_an_object_are_claimed_together(one, app, table):
 def test_more_is_claimed_while_lanes_are_in_flight_if_the_threads_ran_dry(one, app, table):
     send(app, *range(40))
     assert [fetch(one), fetch(one)] == [4, 12]
-    assert fetch(one) == -1  # all that may be held is held, and lanes wait for a thread
+    assert fetch(one) is None  # all that may be held is held, and lanes wait for a thread
+    assert one.fetcher.pause_seconds(0) == TICK_SECONDS
     assert len(one.lanes.ready) == 16
     one.lanes.threads_idled = True
     assert fetch(one) == 24

@@ -131,10 +131,10 @@ def three(app_with: Any) -> Iterator[Instance]:
         yield made
 
 
-def settled_with_a_claim(one: Instance) -> list[int]:
+def settled_with_a_claim(one: Instance) -> list[int | None]:
     """Settle all lanes together; returns what a claim wins as soon as some of them are leaving,
     before anything is written."""
-    won: list[int] = []
+    won: list[int | None] = []
     for each in one.settler.writers:
         each.on_leaving = lambda: won.append(fetch(one))
     lanes, now = one.lanes.take_back(), time.monotonic()
@@ -146,7 +146,7 @@ def settled_with_a_claim(one: Instance) -> list[int]:
 
 def test_lanes_that_end_with_the_settle_under_way_leave_their_room_to_others(three):
     assert fetch(three) == 3
-    assert fetch(three) == -1  # all that may be held
+    assert fetch(three) is None  # all that may be held
     before = set(three.shared.in_flight.lanes)
     for lane in before:
         lane.rows = lane.rows[:1]
@@ -154,14 +154,14 @@ def test_lanes_that_end_with_the_settle_under_way_leave_their_room_to_others(thr
     assert len(three.shared.in_flight.lanes) == 3
     assert before.isdisjoint(three.shared.in_flight.lanes)
     assert three.settler.leaving == 0
-    assert fetch(three) == -1
+    assert fetch(three) is None
 
 
 def test_lanes_that_go_on_with_the_settle_under_way_keep_their_room(three):
     assert fetch(three) == 3
     before = set(three.shared.in_flight.lanes)
     assert settled_with_a_claim(three) == []
-    assert fetch(three) == -1
+    assert fetch(three) is None
     assert three.shared.in_flight.lanes == before
 
 

@@ -21,7 +21,7 @@ def test_a_message_in_quarantine_runs_alone(one, app, table):
     table.edit(last, status=-1, error_try_times=2, crash_times=1)
     assert fetch(one) == 1
     assert table.statuses == [0, 0, 1, 0]
-    assert fetch(one) == -1
+    assert fetch(one) is None
     assert table.statuses == [0, 0, 1, 0]
 
 

@@ -43,14 +43,14 @@ def test_what_waits_behind_slow_handlers_is_given_back_where_others_live(one, ap
     in_hand_and_slow(one, app, "a", "a", "b", "b", "c")
     one.shared.peers = Peers(0, 2)
     assert table.statuses == [1, 0, 1, 0, 1]
-    assert fetch(one) == -1
+    assert fetch(one) is None
     assert table.statuses == [1, 0, 0, 0, 0]
     assert set(table.column("error_try_times")) == {0}
     assert table.column("claimed_by")[1:] == [None] * 4
     tally = one.tally
     assert (tally.shared, tally.released, tally.done) == (2, 0, 0)
     for _ in range(5):  # and they are not claimed again
-        assert fetch(one) == -1
+        assert fetch(one) is None
     assert (tally.claims, tally.shared) == (1, 2)
     assert {lane.row.object_id for lane in one.shared.in_flight.lanes} == {"a"}
     app.drain(threads=1, linger=0)  # another instance has them now
@@ -65,7 +65,7 @@ def test_what_waits_is_kept_while_nobody_else_lives_or_handlers_are_young(
 ):
     in_hand_and_slow(one, app, "a", "b", "c", age=age)
     one.shared.peers = Peers(0, slots)
-    assert fetch(one) == -1
+    assert fetch(one) is None
     assert table.statuses == [1, 1, 1]
     assert one.tally.shared == 0
 
@@ -82,7 +82,7 @@ def test_nothing_is_given_back_while_our_lease_is_in_doubt(one, app, table):
     in_hand_and_slow(one, app, "a", "b")
     one.shared.peers = Peers(0, 2)
     trust_until(one.shared.identity, 0.0)
-    assert fetch(one) == -1
+    assert fetch(one) is None
     assert table.statuses == [1, 1]
 
 
@@ -95,7 +95,7 @@ def test_a_slow_handler_of_a_lost_id_keeps_its_thread(one, app, table):
     )
     loses_its_lease(one)
     table.edit(status=0, claimed_by=None)
-    assert fetch(one) == -1  # its one thread is not free: others may have them
+    assert fetch(one) is None  # its one thread is not free: others may have them
     assert table.statuses == [0, 0]
     one.shared.in_flight.running.clear()
     assert fetch(one) == 2

@@ -75,7 +75,9 @@ def loses_its_lease(one: Instance, new_id: str = "new-self") -> None:
     one.shared.continue_as(me, new_id, clock() + 3600.0, time.monotonic())
 
 
-def fetch(one: Instance) -> int:
-    """One round of the claim loop that looks at everything afresh."""
+def fetch(one: Instance) -> int | None:
+    """One round of the claim loop that looks at everything afresh: how many lanes it has won, None
+    if it did not look."""
     one.fetcher.finder.search.forget()
-    return one.fetcher.run_once()
+    won = one.fetcher.run_once()
+    return won if won or one.fetcher.looked else None

@@ -510,17 +510,16 @@ class PollPace:
     def after(
         self, won: int, *, wanted: int, holding: bool, due_in: float | None, more: bool = True
     ) -> float:
-        """The seconds to wait after a round. won: how many lanes were claimed, -1 = it did not
-        look. wanted: how many to hold at most. more: there may be more to claim. holding: messages
-        are in flight. due_in: seconds until a drain has something to do again, if known."""
+        """The seconds to wait after a round that looked, or claimed messages of limited topics
+        alone. won: how many lanes were claimed. wanted: how many to hold at most. more: there may
+        be more to claim. holding: messages are in flight. due_in: seconds until a drain has
+        something to do again, if known."""
         if won > 0:
             self._round_since, self._look_seconds, self._rest = None, 0.0, 0.0
             self._pause = FIRST_IDLE_SECONDS
         if won > 0 and more:
             self._look_at = 0.0
             return 0.0 if won * 4 >= wanted else SOME_WON_SECONDS
-        if won < 0:
-            return TICK_SECONDS
         woken, self._woken = self._woken, False
         if won > 0 or holding:
             wait = 0.0 if self._look_seconds else self._busy_seconds(found=won > 0, woken=woken)

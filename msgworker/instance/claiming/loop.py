@@ -14,7 +14,7 @@ from msgworker.counted import plural
 from msgworker.db import Trouble, of, reason_of, shares_sessions, trouble
 from msgworker.errors import SchemaError
 from msgworker.events import Looked
-from msgworker.instance.claiming.capacity import LaneLimit, LimitPoller, PollPace
+from msgworker.instance.claiming.capacity import TICK_SECONDS, LaneLimit, LimitPoller, PollPace
 from msgworker.instance.claiming.claimer import Claimer, FlaggedRows, RefusedRows
 from msgworker.instance.claiming.finder import Finder
 from msgworker.instance.claiming.heads import Look
@@ -48,8 +48,8 @@ LEAST_CLAIM = 50
 
 class Fetcher(Role):
     """The claim loop. It makes what its thread alone uses: the connection, the limits and the parts
-    that find, claim and end a drain. exhausted: the drain is over; the thread that waits for it
-    reads this."""
+    that find, claim and end a drain. looked: the last round read the table for heads. exhausted:
+    the drain is over; the thread that waits for it reads this."""
 
     link: Connections
 
@@ -87,13 +87,14 @@ class Fetcher(Role):
         self.drain_end = DrainEnd(
             *(setup, shared, drain, link, finder, poller, refused_rows, flagged, recovery, jobs)
         )
-        self.exhausted = False
+        self.looked = self.exhausted = False
         self._more = True
         self._run_length = 1.0  # the mean number of messages of a lane, in the last claim
 
     def run_once(self) -> int:
-        """Settle what has finished, and claim if lanes are free. Returns how many lanes were won,
-        -1 if it did not look."""
+        """Settle what has finished, and claim if lanes are free. Returns how many lanes were
+        won."""
+        self.looked = False
         self._lanes.nudge()
         self._settler.flush()
         controls = self._shared.controls
@@ -102,16 +103,17 @@ class Fetcher(Role):
             held = len(self._in_flight.lanes)
             free = self.lanes_to_claim(held)
             if free == 0 or self._waits_for_new_id(held):
-                return -1
+                return 0
             won = 0
             if controls.limits and (won := self._claim_limited(free)):
                 held, free = held + won, free - won
                 if free < 1:
                     return won
             if held and self.pace.look_in > 0 and self._quiesce.reason is None:
-                return won or -1
+                return won
             me, idled = self._identity.id, self._lanes.take_idled()
             look = self.finder.look(free, self._in_flight.with_object())
+            self.looked = True
             self._more = True
             alone = look if look.quarantined is not None else self._alone
             if alone is None or alone.quarantined is None:
@@ -269,6 +271,8 @@ class Fetcher(Role):
 
     def pause_seconds(self, did: int) -> float:
         """0 while there is work and a free lane, short while messages are in flight, else long."""
+        if not (did or self.looked):
+            return TICK_SECONDS  # no lane is free: no limited topic is tried, either
         wanted, holding = self.lane_limit.lanes, bool(self._in_flight.lanes)
         due_in = self.drain_end.due_in
         wait = self.limit_poller.wait() if self._shared.controls.limits else None
@@ -276,8 +280,7 @@ class Fetcher(Role):
             due_in = wait if due_in is None else min(wait, due_in)
         more = self._more
         pause = self.pace.after(did, wanted=wanted, holding=holding, due_in=due_in, more=more)
-        # Without a free lane no limited topic is tried.
-        return pause if wait is None or did < 0 else min(pause, wait)
+        return pause if wait is None else min(pause, wait)
 
     def woken(self) -> None:
         self.pace.restart()
