@@ -139,6 +139,24 @@ def forget(engine: sa.Engine, t: Tables, before: datetime, keep_seconds: float) 
                 after = jobs.forget(conn, t, before=before, after=after)
 
 
+SWEPT = 20
+SWEPT_ROWS = 1_000
+
+
+def sweep(engine: sa.Engine, t: Tables) -> None:
+    """Delete what is left of messages whose rows are gone; of a large table a part is looked at."""
+    with connecting(engine) as conn:
+        begins = purge.begins(conn, t)
+    for table, name, after in begins:
+        with _if_possible():
+            for _ in range(SWEPT):
+                with writing(engine) as conn:
+                    last = purge.sweep(conn, t, table, name, after=after, rows=SWEPT_ROWS)
+                if last is None:
+                    break
+                after = last
+
+
 # --- Release: give back messages of an instance, or without an owner, in the same way as recovery.
 #
 # The lease is taken over first, so that it can never be renewed. Rows of a live instance are given
@@ -452,7 +470,8 @@ class Upkeep(Writing):
         ones, except those that hold their object back. archive_to: copy them into this table in the
         same transaction; it is created if it does not exist. rate, operation, progress: as in
         `rerun`. The history for charts that is older than `history_seconds` of the App goes too,
-        and so do jobs that have completed before and have no message left.
+        and so do jobs that have completed before and have no message left, and tries and items of
+        messages whose rows are gone.
         """
         t = self._tables
         if not purge.has_age(t):
@@ -487,6 +506,7 @@ class Upkeep(Writing):
         op.begin()
         purge_all(op, t, old, into)
         forget(self._engine, self._tables, before, self._history_seconds or HISTORY_SECONDS)
+        sweep(self._engine, self._tables)
         return op.end()
 
     # ------------------------------------------------------------ pause

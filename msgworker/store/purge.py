@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import product
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -14,7 +16,8 @@ from msgworker.errors import ConfigError
 from msgworker.message import Status
 from msgworker.store import items
 from msgworker.store.audit import inserted
-from msgworker.store.bounded import of_topic, refuse_lacking
+from msgworker.store.bounded import an_id, of_topic, refuse_lacking
+from msgworker.store.rows import among_ids
 from msgworker.table import MessageTable, Tables, lit
 from msgworker.table.build import own_tables
 
@@ -75,9 +78,8 @@ def delete(conn: Connection, t: Tables, ids: Sequence[int], beside: Sequence[sa.
     """Delete messages that are locked, and what stands about them in our tables `beside` it. How
     many are gone: a trigger may keep some, or put them back, without an error."""
 
-    names = sorted({t.spec.name, t.message.name, t.label, items.label(t.spec)})
     for table in beside:
-        where = (table.c.table_name.in_(names), t.among(table.c.msg_id))
+        where = (table.c.table_name.in_(names(t)), t.among(table.c.msg_id))
         conn.execute(sa.delete(table).where(*where), {"mw_ids": list(ids)})
     these = t.among(t.cols().msg_id)
     deleted = conn.execute(sa.delete(t.message).where(these), {"mw_ids": list(ids)}).rowcount
@@ -87,11 +89,56 @@ def delete(conn: Connection, t: Tables, ids: Sequence[int], beside: Sequence[sa.
     return min(deleted, len(ids) - int(there or 0))
 
 
+def names(t: Tables) -> list[str]:
+    """How our tables name the message table."""
+    return sorted({t.spec.name, t.message.name, t.label, items.label(t.spec)})
+
+
 def beside(conn: Connection, t: Tables) -> list[sa.Table]:
     """Our tables that hold something about single messages, as far as they are there."""
     inspector = sa.inspect(conn)
     keyed = [table for table in own_tables(t) if {"table_name", "msg_id"} <= set(table.c.keys())]
     return [x for x in keyed if inspector.has_table(x.name, schema=x.schema)]
+
+
+# ---------------------------------------------------------------- what is left of messages
+#
+# A message that was rerun, and deleted when it was done, leaves its tries and items behind, and so
+# does one that its owner deletes.
+
+
+def begins(conn: Connection, t: Tables) -> list[tuple[sa.Table, str, int]]:
+    """Where to look for it: each of our tables, how it names the message table, and a place behind
+    which to begin: the first, and one that chance chooses, so that of a large table, of which a
+    purge looks at a part, one after the other comes to all. None where a policy hides messages from
+    this login: those are not gone."""
+    if db.policies_of(conn, [t.message]):
+        return []
+    found = []
+    for table, name in product(beside(conn, t), names(t)):
+        ends = (sa.select(end(table.c.msg_id)) for end in (sa.func.min, sa.func.max))
+        first, last = (conn.scalar(end.where(table.c.table_name == name)) for end in ends)
+        if first is not None and last is not None:
+            found.append((table, name, first - 1))
+            found.append((table, name, first - 1 + secrets.randbelow(last - first + 1)))
+    return found
+
+
+def sweep(
+    conn: Connection, t: Tables, table: sa.Table, name: str, *, after: int, rows: int
+) -> int | None:
+    """Delete what is left of messages, among the next rows of one of our tables behind `after`;
+    returns where to go on, None at the end."""
+    c, key = table.c, t.cols().msg_id
+    page = sa.select(c.msg_id).where(c.table_name == name, c.msg_id > an_id(after))
+    found = list(conn.scalars(page.order_by(c.msg_id).limit(rows)))
+    ids = sorted(set(found))
+    there = {row[0] for row in among_ids(conn, t, sa.select(key).where(t.among(key)), ids)}
+    gone = [i for i in ids if i not in there]
+    delete = sa.delete(table).where(c.table_name == name, t.among(c.msg_id))
+    for portion in t.portions(gone):
+        conn.execute(delete, {"mw_ids": portion})
+    return int(found[-1]) if len(found) == rows else None
 
 
 # ---------------------------------------------------------------- the archive

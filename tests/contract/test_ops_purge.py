@@ -10,12 +10,13 @@ import sqlalchemy as sa
 
 from msgworker import App, ConfigError, MessageTable, SchemaError
 from msgworker.message import Status
+from msgworker.ops import upkeep
 from msgworker.ops.operation import RecordedOperation
 from msgworker.ops.results import Why
 from msgworker.store import items, purge
 from msgworker.table import tables_for
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, Cut, cut_after, put
-from tests.support.rows import Table
+from tests.support.rows import Table, send
 
 OLD = datetime.now(UTC) - timedelta(days=40)
 
@@ -165,6 +166,41 @@ def test_what_is_known_of_a_message_is_purged_by_who_has_asked_for_none_of_it(ap
     with app.engine.connect() as conn:
         names = {table.name for table in purge.beside(conn, fresh)}
     assert names >= {"msgworker_cancel", "msgworker_item", "msgworker_try"}
+
+
+@pytest.mark.quick("sqlite")
+@pytest.mark.parametrize("rows", [1, 2, 1000])
+def test_purge_sweeps_what_is_left_of_messages_that_are_gone(app, monkeypatch, rows):
+    monkeypatch.setattr(upkeep, "SWEPT_ROWS", rows)
+    first = ["items", "fails", "discarded"]
+
+    @app.handler("t", when_done="delete", max_tries=1)
+    def handle(msg: Any, ctx: Any) -> None:
+        if msg.object_id not in first:
+            return
+        first.remove(msg.object_id)
+        if msg.object_id != "items":
+            raise ValueError
+        ctx.fan_out(str, [1, 2, 3])
+
+    def left() -> tuple[list[int], list[int]]:
+        with app.engine.connect() as conn:
+            found = [conn.scalars(sa.select(x.c.msg_id)).all() for x in (t.item, t.failed_try)]
+        return sorted(found[0]), sorted(found[1])
+
+    t = app.tables
+    ids = send(app, *first)
+    app.drain(linger=0)
+    assert left() == ([ids[0]] * 3, ids[1:])
+    assert app.ops.discard([ids[2]], reason="x") == 1
+    assert app.ops.purge("1h") == 0
+    assert left() == ([ids[0]] * 3, ids[1:])
+    assert app.ops.rerun(ids, force=True) == 3
+    app.drain(linger=0)
+    assert Table(app).column("msg_id") == [ids[1]]  # it has failed
+    assert app.ops.purge("1h") == 0
+    assert left() == ([], [ids[1]])
+    assert [one.kind for one in app.ops.show(ids[1]).tries] == ["failed"]
 
 
 def test_purge_refuses_ages_that_are_none(sqlite, subtests):
