@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import click
@@ -35,13 +36,14 @@ from msgworker.cli.output import (
 from msgworker.cli.rerun import print_act
 from msgworker.cli.show import age_of, as_dict, items_dict, items_text, tries_of, what
 from msgworker.config import id_of
-from msgworker.counted import plural, that_hold_up
+from msgworker.counted import many, plural, that_hold_up
 from msgworker.message import State, topic_of
-from msgworker.queries.counts import Count, Exact
+from msgworker.queries.counts import Count, Exact, total
 from msgworker.queries.explain import Explanation
 from msgworker.queries.failures import Failures
 from msgworker.queries.instances import InstanceInfo, Life, TopicLimit
 from msgworker.queries.lanes import BLOCKED, LaneInfo
+from msgworker.store.bounded import Capped
 
 # ---------------------------------------------------------------- limits
 
@@ -340,9 +342,9 @@ def status(call: Call, dead_unacknowledged: bool) -> int:
     """Count messages by state and topic, with the age of the oldest."""
     app = call.app
     counts, limits, paused = app.ops.counts(), app.ops.limits(), app.ops.paused_jobs()
-    dead = sum(count.count for count in counts if count.status is State.DEAD)
-    known = sum(count.acknowledged for count in counts)
-    code = int(dead_unacknowledged and dead > known)
+    dead = total(counts, State.DEAD, lambda one: one.count - one.acknowledged)
+    known = total(counts, State.DEAD, lambda one: one.acknowledged)
+    code = int(dead_unacknowledged and dead.count > 0)
     if call.as_json:
         print_json(
             {
@@ -372,16 +374,17 @@ def status(call: Call, dead_unacknowledged: bool) -> int:
         click.echo(f"and {len(paused) - PAUSED_SHOWN:,} more paused jobs")
     if any(c.exact is not Exact.EXACT for c in counts):
         note("a large table: + means at least, ~ is from the database's statistics")
-    if known:
-        note(f"{known:,} of the dead messages are acknowledged, discarded or cancelled")
+    if known.count:
+        note(f"{known} of the dead messages are acknowledged, discarded or cancelled")
     for name, held, command in (("hold_objects", "object", "lanes"), ("hold_jobs", "job", "jobs")):
-        if number := sum(getattr(count, name) for count in counts):
-            note(f"{that_hold_up(f'{number:,}', held)}: `msgworker {command}`")
-    if not dead_unacknowledged and dead > known and to_terminal():
+        number = total(counts, State.DEAD, attrgetter(name))
+        if number.count:
+            note(f"{that_hold_up(number, held)}: `msgworker {command}`")
+    if not dead_unacknowledged and dead.count and to_terminal():
         then = "`msgworker rerun --group HEX`"
         note(f"dead messages wait for an operator: `msgworker failures`, then {then}")
     if code:
-        note(f"{plural(dead - known, 'dead message')} not acknowledged: `msgworker failures`")
+        note(f"{many(dead, 'dead message')} not acknowledged: `msgworker failures`")
     return code
 
 
@@ -396,7 +399,13 @@ def limit_dict(one: TopicLimit, counts: list[Count]) -> dict[str, Any]:
 
 def new_of(one: TopicLimit, counts: list[Count]) -> str:
     """How many new messages of a limited topic there are; more than so many: "20,000+"."""
-    return _number(_waiting(one, counts)).replace("-", "0")
+    return str(_counted(_waiting(one, counts), State.NEW, counts))
+
+
+def _counted(rows: list[Count], state: State, counts: list[Count]) -> Capped:
+    """Of a topic, or of all; counts: of all. At least so many, if not all of the state were
+    counted: some of it may be behind those that were."""
+    return total(rows, state) + Capped(0, total(counts, state).more)
 
 
 def _print_counts(counts: list[Count]) -> None:
@@ -411,27 +420,24 @@ def _print_counts(counts: list[Count]) -> None:
     words = [w for w in State if w is not State.UNKNOWN or any(c.status is w for c in counts)]
     columns = [
         Column("TOPIC", lambda row: row[0], share=1),
-        *(Column(word.value.upper(), partial(_in_state, word), "right") for word in words),
+        *(Column(word.value.upper(), partial(in_state, word, counts), "right") for word in words),
         Column("OLDEST OPEN", _oldest, "right"),
     ]
     print_table(columns, rows)
 
 
-def _in_state(state: State, row: tuple[str | None, list[Count]]) -> str:
-    return _number([count for count in row[1] if count.status is state])
+def in_state(state: State, counts: list[Count], row: tuple[str | None, list[Count]]) -> str:
+    found = _counted(row[1], state, counts)
+    if found.about:
+        return f"~{rounded(found.count):,}"
+    if not found and total(counts, state).about:
+        return "?"  # the estimate is for all topics together
+    return str(found) if found else "-"
 
 
 def _oldest(row: tuple[str | None, list[Count]]) -> str:
     ages = [c.oldest_seconds for c in row[1] if c.status in OPEN and c.oldest_seconds is not None]
     return age(max(ages)) if ages else "-"
-
-
-def _number(counts: list[Count]) -> str:
-    number = sum(count.count for count in counts)
-    if any(count.exact is Exact.ABOUT for count in counts):
-        return f"~{rounded(number):,}"
-    more = "+" if any(count.exact is Exact.AT_LEAST for count in counts) else ""
-    return f"{number:,}{more}" if number else "-"
 
 
 def rounded(number: int) -> int:

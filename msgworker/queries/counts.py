@@ -287,7 +287,10 @@ class Overview:
         return self.counts.get(State(status), Capped(0))
 
 
-def _sum(rows: Sequence[Count], word: State, of: Callable[[Count], int]) -> Capped:
+def total(
+    rows: Sequence[Count], word: State, of: Callable[[Count], int] = lambda one: one.count
+) -> Capped:
+    """How many messages these counts have in a state, or how many of them `of` counts."""
     chosen = [one for one in rows if one.status is word]
     numbers = (Capped(of(x), x.exact is Exact.AT_LEAST, x.exact is Exact.ABOUT) for x in chosen)
     return sum(numbers, NONE)
@@ -298,11 +301,11 @@ def _facts_of(rows: Sequence[Count]) -> dict[str, Any]:
     words = dict.fromkeys(one.status for one in rows)
     ages = (one.oldest_seconds for one in rows if one.status is State.NEW)
     return {
-        "counts": {word: _sum(rows, word, lambda one: one.count) for word in words},
+        "counts": {word: total(rows, word) for word in words},
         "oldest_seconds": max((max(0.0, age) for age in ages if age is not None), default=None),
-        "unacknowledged": _sum(rows, State.DEAD, lambda one: one.count - one.acknowledged),
-        "hold_objects": _sum(rows, State.DEAD, lambda one: one.hold_objects),
-        "hold_jobs": _sum(rows, State.DEAD, lambda one: one.hold_jobs),
+        "unacknowledged": total(rows, State.DEAD, lambda one: one.count - one.acknowledged),
+        "hold_objects": total(rows, State.DEAD, lambda one: one.hold_objects),
+        "hold_jobs": total(rows, State.DEAD, lambda one: one.hold_jobs),
     }
 
 

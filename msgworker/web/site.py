@@ -35,6 +35,7 @@ from msgworker.errors import (
 from msgworker.metrics.exposition import Scrapes
 from msgworker.ops import Ops
 from msgworker.queries.counts import Overview
+from msgworker.store.bounded import Capped
 from msgworker.web import shown
 from msgworker.web.access import Door, Network, Viewer, client_of
 from msgworker.web.sessions import Role, Session, Sessions, cookie_of, is_secure
@@ -133,9 +134,9 @@ class Badges:
         self._read_at: float | None = None
 
     def note(self, found: Overview) -> None:
-        counts = (found.unacknowledged, found.hold_objects, found.hold_jobs, found.dead)
-        told = zip(BADGED.items(), map(str, counts), strict=True)
-        self._found = {name: (count, word) for (name, word), count in told if count != "0"}
+        counts = (found.unacknowledged, found.hold_objects, found.hold_jobs, Capped(found.dead))
+        told = zip(BADGED.items(), counts, strict=True)
+        self._found = {name: (str(n), word) for (name, word), n in told if n.count}
         self._read_at = time.monotonic()
 
     def forget(self) -> None:

@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 from wcwidth import wcswidth
 
+from msgworker.cli.explain import in_state
+from msgworker.message import State
+from msgworker.queries.counts import Count, Exact
 from msgworker.queries.instances import overdue as missed
 from msgworker.store.lease import Lease
 from tests.support.programs import AT, LOOKS, Cli, dead, environment, sql
@@ -275,6 +278,27 @@ def test_status_and_list_say_how_far_they_looked(crm: Cli) -> None:
     assert (page["next_after"], page["complete"]) == (ids[0], True)
     counts = json.loads(crm("status", *AT, "--json").stdout)["counts"]
     assert [one["exact"] for one in counts] == ["exact"]
+
+
+def test_a_number_is_said_as_in_the_dashboard_where_not_all_were_counted() -> None:
+    def count(state: State, topic: str | None, number: int, exact: Exact) -> Count:
+        return Count(state, topic, number, None, exact)
+
+    counts = [
+        count(State.NEW, "a", 20_000, Exact.AT_LEAST),
+        count(State.FAILED, "b", 3, Exact.EXACT),
+        count(State.DONE, None, 11_234_567, Exact.ABOUT),
+    ]
+    rows = {"a": counts[:1], "b": counts[1:2], "all": counts}
+    told = {
+        name: [in_state(state, counts, (name, row)) for state in list(State)[:4]]
+        for name, row in rows.items()
+    }
+    assert told == {
+        "a": ["20,000+", "-", "?", "-"],
+        "b": ["0+", "-", "?", "3"],
+        "all": ["20,000+", "-", "~11,200,000", "3"],
+    }
 
 
 # ---------------------------------------------------------------- doctor

@@ -60,6 +60,16 @@ def test_every_page_says_how_many_messages_are_dead(sqlite_app: App, ann: Browse
         assert _badge(page, "instances") == ["", ""], path
 
 
+def test_what_was_not_found_among_those_that_were_counted_is_no_alarm(
+    sqlite_app: App, ann: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counts, "MOST", 2)
+    put(sqlite_app, *[(str(n), FAILED) for n in range(4)], topic="t", last_error="E: no")
+    page = ann.get("/")
+    assert _badge(page, "failures") == ["2+ dead messages"] * 2
+    assert _badge(page, "lanes") == _badge(page, "jobs") == ["", ""]
+
+
 def test_every_count_of_the_overview_leads_to_its_messages(sqlite_app: App, ann: Browser) -> None:
     put(sqlite_app, ("a", FAILED), ("b", NEW), topic="t", last_error="E: no")
     page = ann.get("/")
