@@ -20,7 +20,7 @@ from proof.simulation.strands import PRODUCT, Gone, replaced_in
 from proof.simulation.world import Act
 
 SCHEDULES = 80
-LONG_SCHEDULES = 12_000
+LONG_SCHEDULES = 6_000
 SEED = int(os.environ.get("MSGWORKER_TEST_SEED", "0"))
 """The long test of each seed has schedules of its own."""
 EACH = -(-SCHEDULES // len(CONFIGS))

@@ -2,9 +2,9 @@
 
     python program.py URL LABEL RECORDS [work|send]
 
-work: handle messages until SIGTERM, and add a line per call to the file RECORDS. send: send a
-message every few milliseconds until SIGTERM, and print how many. It is run with the folder of the
-code under test first in PYTHONPATH, so it imports nothing else of the tests.
+work: handle messages until SIGTERM, and add a line per call to the file RECORDS. send: send some
+every 40 ms until SIGTERM, and print how many. It is run with the folder of the code under test
+first in PYTHONPATH, so it imports nothing else of the tests.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def send(app: App, label: str) -> None:
     signal.signal(signal.SIGTERM, lambda *_: told.set())
     print("ready", Path(msgworker.__file__).parents[1], flush=True)
     sent = 0
-    while not told.wait(0.01):
+    while not told.wait(0.04):
         with app.engine.begin() as conn:
             for _ in range(1 + sent % 3):
                 app.send(conn, "exact", {"n": sent}, object_id=f"{label}-{sent * 3 % OBJECTS}")

@@ -58,16 +58,16 @@ class Run:
     """A program at work."""
 
     label: str
+    folder: Path
     what: str
     process: subprocess.Popen[str]
     out: Path
     err: Path
 
-    def ready(self, folder: Path) -> Run:
-        """Wait until it works, with the package in this folder."""
+    def ready(self) -> None:
+        """Wait until it works, with the package in its folder."""
         until(lambda: "ready" in self.out.read_text() or self.process.poll() is not None, "ready")
-        assert self.out.read_text() == f"ready {folder}\n", self.err.read_text()
-        return self
+        assert self.out.read_text() == f"ready {self.folder}\n", self.err.read_text()
 
     def stop(self) -> str:
         """End it in order; what it has printed."""
@@ -78,7 +78,7 @@ class Run:
         return self.out.read_text()
 
 
-Begin = Callable[[str, Path, str], Run]
+Begin = Callable[..., list[Run]]
 
 
 @pytest.fixture
@@ -89,10 +89,11 @@ def records(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def begin(database: Any, tmp_path: Path, records: Path) -> Iterator[Begin]:
-    """Start a program: its name, the folder of its code, and what it does."""
+    """Start programs, and wait until all work: of each its name, the folder of its code, and what
+    it does."""
     begun: list[Run] = []
 
-    def begin(label: str, folder: Path, what: str) -> Run:
+    def start(label: str, folder: Path, what: str) -> Run:
         out, err = (tmp_path / f"{label}.{end}" for end in ("out", "err"))
         with out.open("w") as stdout, err.open("w") as stderr:
             process = subprocess.Popen(
@@ -103,8 +104,14 @@ def begin(database: Any, tmp_path: Path, records: Path) -> Iterator[Begin]:
                 stderr=stderr,
                 text=True,
             )
-        begun.append(Run(label, what, process, out, err))
-        return begun[-1].ready(folder)
+        begun.append(Run(label, folder, what, process, out, err))
+        return begun[-1]
+
+    def begin(*programs: tuple[str, Path, str]) -> list[Run]:
+        runs = [start(*one) for one in programs]
+        for run in runs:
+            run.ready()
+        return runs
 
     yield begin
     for run in begun:
@@ -152,15 +159,16 @@ def test_code_of_an_earlier_version_goes_on_while_tables_are_upgraded(
     kept.restore(engine, version, messages=False)
     EFFECTS.create(engine)
     app = make_app()
-    running = [begin(f"old{n}", old, "work") for n in range(2)]
-    running.append(begin("old-send", old, "send"))
-    if version >= 2:  # on the first one code of today asks for the upgrade
-        running += [begin("new0", ROOT, "work"), begin("new-send0", ROOT, "send")]
+    running = begin(("old0", old, "work"))
+    today = [("new0", ROOT, "work"), ("new-send0", ROOT, "send")]
+    if version < 2:  # on the first one code of today asks for the upgrade
+        today = []
+    running += begin(("old1", old, "work"), ("old-send", old, "send"), *today)
     until(lambda: len(effects(engine)) > 40, "instances work")
     before = len(effects(engine))
     assert app.upgrade_schema().found == version
     until(lambda: len(effects(engine)) > before + 40, "they go on")
-    running += [begin("new1", ROOT, "work"), begin("new-send1", ROOT, "send")]
+    running += begin(("new1", ROOT, "work"), ("new-send1", ROOT, "send"))
     workers = {run.label: run for run in running if run.what == "work"}
     after = len(effects(engine))
     until(
