@@ -773,12 +773,12 @@ class App(Declaring):
                 f"Segments; got {scope!r:.80}"
             )
         scope.check(self.table)
-        return None if scope.role is None else scope
+        return None if scope.by is None else scope
 
     def _setup(self, topics: frozenset[str] | None, *, scope: Any = None, **how: Any) -> Setup:
         """how: as of `_new_setup`."""
         tables = self._known.checked()
-        if scope is not None and scope.role == "job_id":
+        if scope is not None and scope.by == "job_id":
             from msgworker.queries import jobs
 
             refuse_jobs(tables)
@@ -787,7 +787,7 @@ class App(Declaring):
             if found is None:
                 raise ConfigError(f"there is no job {scope.job_id} of table {self.table.name}")
         elif scope is not None:
-            self._known.check_slices(repr(scope), str(scope.role))
+            self._known.check_slices(repr(scope), str(scope.by))
         if self.settings.foreign_stale_after is not None and not tables.has("claimed_by"):
             raise ConfigError(
                 f"foreign_stale_after needs a column {self.table.claimed_by} (claimed_by) in table "

@@ -42,7 +42,7 @@ class Instance(Scope):
     Raises ConfigError for one that is empty or longer than 30 characters.
     """
 
-    role = "instance_type"
+    by = "instance_type"
 
     @renamed(flag="instance_type")
     def __init__(self, instance_type: str) -> None:
@@ -64,7 +64,7 @@ class OneJob(Scope):
     job: the id of a job, or what `App.job` returned. Raises ConfigError.
     """
 
-    role = "job_id"
+    by = "job_id"
 
     def __init__(self, job: Job | int) -> None:
         job_id = job.job_id if isinstance(job, Job) else job

@@ -231,7 +231,7 @@ class Partitions(Scope):
     Raises ConfigError.
     """
 
-    role = "shard"
+    by = "shard"
 
     def __init__(
         self,

@@ -37,7 +37,7 @@ class Segments(Scope):
     Raises ConfigError.
     """
 
-    role = "shard"
+    by = "shard"
 
     def __init__(
         self,

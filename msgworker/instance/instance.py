@@ -146,7 +146,7 @@ class Instance:
             yield _Part(beat.start, partial(self._end, beat), role=beat)
         if self.setup.channel is not None:
             one = self.listener
-            yield _Part(one.start, partial(self._end, one), one.stop, one)
+            yield _Part(one.start, partial(self._end, one), one.ask_to_end, one)
         if self.member is not None:
             yield _Part(self.member.start, self._end_member, self.member.leave)
         settler = self.settler.thread
@@ -154,7 +154,7 @@ class Instance:
         for claims in (self.timer, self.fetcher):  # as long as it may take: a claim gets its lanes
             if claims is not None:
                 end = partial(self._wait_for, claims, float("inf"))
-                yield _Part(claims.start, end, claims.stop, claims)
+                yield _Part(claims.start, end, claims.ask_to_end, claims)
         yield _Part(self.handlers.start, self._end_handlers, self.lanes.close)
 
     def _look_if_free(self) -> None:
@@ -218,9 +218,9 @@ class Instance:
 
     def log_what_is_left(self) -> None:
         """Log what a stop that takes too long leaves to recovery."""
-        held = _ids(self.shared.in_flight.lanes) or "none"
+        left = _ids(self.shared.in_flight.lanes) or "none"
         text = "the stop takes too long, and the program ends (messages in flight: %s); "
-        self.shared.log.warning(text + "recovery follows", held)
+        self.shared.log.warning(text + "recovery follows", left)
 
     def limit_grace(self, grace: float) -> None:
         """Limit the grace time of handlers, also in a stop in progress."""
@@ -264,7 +264,7 @@ class Instance:
         try:
             return self._stop_in_order()
         finally:
-            self.watchdog.stop()
+            self.watchdog.ask_to_end()
             if self.watchdog.alive:
                 self.watchdog.join(HELP_SECONDS)
             self._stopped(self)
@@ -326,7 +326,7 @@ class Instance:
             role.join(HELP_SECONDS)
 
     def _end(self, role: Role) -> None:
-        role.stop()
+        role.ask_to_end()
         self._wait_for(role, ROLE_SECONDS)
         if role.alive and role.link is not None:  # it hangs in a call to the database
             role.link.cut()
@@ -376,9 +376,9 @@ class Instance:
     def _leave(self, ended: bool) -> None:
         setup, shared = self.setup, self.shared
         if not ended:
-            held = _ids(shared.in_flight.running.values())
+            left = _ids(shared.in_flight.running.values())
             text = "stopped while handlers still run (messages %s); recovery follows"
-            shared.log.warning(text, held)
+            shared.log.warning(text, left)
             setup.events.emit(events.InstanceStopped(shared.identity.id, clean=False))
             if self._beats_are_over:
                 self.housekeeper.record_stop()

@@ -177,7 +177,7 @@ class Outage:
 
 
 class Role:
-    """A thread with start, stop and a loop; a subclass implements one round and its pause.
+    """A thread with a loop, its start and end; a subclass implements one round and its pause.
 
     link: its connections; the watchdog cuts them if a round hangs. None = it uses no database.
     """
@@ -204,7 +204,7 @@ class Role:
         self._logged_error = ""
         self._stop_for = stop_for
         self._wake = wake or threading.Event()
-        self._stopping = threading.Event()
+        self._asked_to_end = threading.Event()
         self.over = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -238,9 +238,9 @@ class Role:
         """Cut the pause short."""
         self._wake.set()
 
-    def stop(self) -> None:
-        """Ask the loop to end after the current round; `join` waits for it."""
-        self._stopping.set()
+    def ask_to_end(self) -> None:
+        """Make the loop end after the current round; `join` waits for it."""
+        self._asked_to_end.set()
         self._wake.set()
 
     def join(self, timeout: float | None = None) -> None:
@@ -260,9 +260,9 @@ class Role:
             self.ended()
 
     def _rounds(self) -> None:
-        while not self._stopping.is_set():
+        while not self._asked_to_end.is_set():
             pause = self.round_once()
-            if pause > 0 and not self._stopping.is_set():
+            if pause > 0 and not self._asked_to_end.is_set():
                 self._wake.wait(pause)
             if self._wake.is_set():  # during the wait, after it, or without one
                 self._wake.clear()
@@ -270,7 +270,7 @@ class Role:
 
     def _failed_twice(self, error: MsgworkerError) -> bool:
         if self._stop_for is None:
-            return not self._stopping.wait(AGAIN_SECONDS)
+            return not self._asked_to_end.wait(AGAIN_SECONDS)
         self._stop_for(error)
         return False
 

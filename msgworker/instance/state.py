@@ -88,10 +88,10 @@ class InstanceView:
 
 
 class Scope(ABC):
-    """Where the instances of a worker look; see `msgworker.coordination`. role: the column that
+    """Where the instances of a worker look; see `msgworker.coordination`. by: the column that
     slices the table, shard or instance_type; None = all of it."""
 
-    role: str | None = None
+    by: str | None = None
 
     @abstractmethod
     def join(self, instance: InstanceView) -> ScopeMember | None:
@@ -99,10 +99,10 @@ class Scope(ABC):
 
     def check(self, spec: MessageTable) -> None:
         """Raise ConfigError if it does not fit the table."""
-        if self.role is not None and getattr(spec, self.role) is None:
+        if self.by is not None and getattr(spec, self.by) is None:
             raise ConfigError(
-                f"{self!r} needs a column {self.role} in table {spec.name}: name it, "
-                f"MessageTable({self.role}=...)"
+                f"{self!r} needs a column {self.by} in table {spec.name}: name it, "
+                f"MessageTable({self.by}=...)"
             )
 
 
@@ -115,13 +115,13 @@ URGENT_SHARE = 0.1
 class Controls:
     """What operators have set for topics, as of the last housekeeping; replaced as a whole.
 
-    paused: topics whose handlers do not start; `HELD` while a job is paused. held: messages in
-    flight that belong to one. limits: by topic, over all instances. apart: the topics of both.
+    paused: topics whose handlers do not start; `JOB_PAUSED` while a job is. paused_ids: messages
+    in flight that belong to one. limits: by topic, over all instances. apart: the topics of both.
     """
 
     paused: frozenset[str] = frozenset()
     limits: Mapping[str, Limit] = field(default_factory=dict)
-    held: frozenset[int] = frozenset()
+    paused_ids: frozenset[int] = frozenset()
     apart: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -130,7 +130,9 @@ class Controls:
     def is_apart(self, row: Row) -> bool:
         """Whether the flag may not pass to this message from the one before it in its lane: it is
         paused, or needs a permit."""
-        return bool(self.apart) and (topic_of(row.topic) in self.apart or row.msg_id in self.held)
+        return bool(self.apart) and (
+            topic_of(row.topic) in self.apart or row.msg_id in self.paused_ids
+        )
 
     def needs_permit(self, row: Row) -> bool:
         """Whether the message may be flagged only where a permit is free."""
@@ -138,7 +140,9 @@ class Controls:
 
     def is_paused(self, row: Row) -> bool:
         """Whether its topic or its job is paused."""
-        return bool(self.paused) and (topic_of(row.topic) in self.paused or row.msg_id in self.held)
+        return bool(self.paused) and (
+            topic_of(row.topic) in self.paused or row.msg_id in self.paused_ids
+        )
 
 
 class Peers(NamedTuple):

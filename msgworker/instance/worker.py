@@ -33,7 +33,7 @@ from msgworker.processlock import ProcessLock
 from msgworker.queries.explain import Waits
 from msgworker.queries.remaining import Left, left
 from msgworker.store import controls
-from msgworker.store.controls import HELD, asking_jobs
+from msgworker.store.controls import JOB_PAUSED, asking_jobs
 from msgworker.table import Slice
 
 # --- The report of a drain: what it did, and which messages are left.
@@ -319,7 +319,7 @@ class Worker(Working):
     def paused(self) -> frozenset[str]:
         """The topics that are paused, as last read from the database."""
         paused = self.instance.shared.controls.paused if self.instance else frozenset[str]()
-        return paused - {HELD}
+        return paused - {JOB_PAUSED}
 
     @property
     def tally(self) -> Tally:
@@ -569,8 +569,8 @@ class Worker(Working):
         DatabaseUnavailable, SchemaError."""
         setup = self._look()
         with connecting(setup.engine) as conn:
-            held = controls.paused_jobs(conn, setup.tables)
+            jobs = controls.paused_jobs(conn, setup.tables)
         with connecting(setup.engine) as conn:
             t = setup.tables
             within = None if job is None else Slice("job_id", (job,), exclusive=False)
-            return left(conn, asking_jobs(t) if held else t, setup.asked(within=within))
+            return left(conn, asking_jobs(t) if jobs else t, setup.asked(within=within))

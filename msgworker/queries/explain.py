@@ -377,7 +377,7 @@ class Asked:
     def job(self) -> int | None:
         """The job whose messages alone are handled."""
         within = self.within
-        return within.values[0] if within is not None and within.role == "job_id" else None
+        return within.values[0] if within is not None and within.by == "job_id" else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -354,7 +354,7 @@ def _hold(one: OfJob, waiting: Capped | None) -> Hold:
         Waits.LATER: f"{wait} until due{after}",
         Waits.RETRY: f"{wait} for the next try of a failed one{after}",
     }.get(one.waits, f"{wait}: {one.text}")
-    topic = None if one.topic == controls.HELD else one.topic
+    topic = None if one.topic == controls.JOB_PAUSED else one.topic
     return Hold(one.waits, count, text, one.msg_id, one.here, topic)
 
 

@@ -139,7 +139,7 @@ def _stuck(conn: Connection, t: Tables, world: World) -> Iterable[Any]:
     topics: set[str] = {topic for one in world.works for topic in one.topics or ()}
     but = bool(world.works) and all(one.topics is not None for one in world.works)
     if controls.paused_jobs(conn, t):
-        held, t = {*held, controls.HELD}, controls.asking_jobs(t)
+        held, t = {*held, controls.JOB_PAUSED}, controls.asking_jobs(t)
     mark: int | None = MIN_ID
     if not t.database.oldest_index:
         mark = (bounded.first_open(conn, t) or (None,))[0]

@@ -84,7 +84,7 @@ def left(conn: Connection, t: Tables, asked: Asked, *, most: int = MOST) -> Left
         return Left(job=asked.job, dead_awaited=awaited)
     world = World.read(conn, t, asked)
     cut = total > most
-    role = None if asked.within is None else asked.within.role
+    role = None if asked.within is None else asked.within.by
     statement = t.built(("left", cut, role), partial(_statement, t, cut, role))
     params: dict[str, Any] = {"most": most} if cut else {}
     if asked.within is not None:
@@ -179,7 +179,7 @@ def _facts_of(one: _Group, unseen: str) -> Facts:
         owner=one.owner,
         due=bool(one.due),
         unseen="" if one.here else unseen,
-        held="its job is paused" if one.topic == controls.HELD else "",
+        held="its job is paused" if one.topic == controls.JOB_PAUSED else "",
     )
 
 

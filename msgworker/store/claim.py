@@ -75,7 +75,7 @@ def read_runs(
     runs: dict[int, list[Bare]] = {row.msg_id: [] for row in asked}
     if not asked or limit < 1:
         return runs
-    role, values = (None, ()) if within is None else (within.role, within.values)
+    role, values = (None, ()) if within is None else (within.by, within.values)
     before, head, run, ended = -1, 0, list[Bare](), False
     for found, row in _read(conn, t, asked, limit + 1, role):
         if found[0] != before:

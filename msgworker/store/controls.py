@@ -99,13 +99,13 @@ def resume(conn: Connection, t: Tables, topic: str) -> bool:
     return bool(conn.execute(sa.delete(PAUSE.of(t)).where(*where)).rowcount)
 
 
-# --- Paused jobs. To a claim their messages are of the topic HELD, which is paused: so all that is
-# done with messages of a paused topic (read past them, keep the order of their objects, count them
-# as paused) is done with them. Statements ask for the job of a message only while a job is paused
-# (`asking_jobs`): otherwise it costs nothing.
+# --- Paused jobs. To a claim their messages are of the topic JOB_PAUSED, which is paused: so all
+# that is done with messages of a paused topic (read past them, keep the order of their objects,
+# count them as paused) is done with them. Statements ask for the job of a message only while a job
+# is paused (`asking_jobs`): otherwise it costs nothing.
 
-HELD = "(paused with its job)"
-_HELD: ColumnElement[str] = sa.literal_column("'(paused with its job)'", sa.String())
+JOB_PAUSED = "(paused with its job)"
+_JOB_PAUSED: ColumnElement[str] = sa.literal_column("'(paused with its job)'", sa.String())
 MOST_JOBS = 1000
 
 
@@ -131,14 +131,14 @@ class PausedJob:
         return f"job {self.job_id} is {self.told}"
 
 
-def asking_jobs(t: Tables, paused: Container[str] = (HELD,)) -> Tables:
+def asking_jobs(t: Tables, paused: Container[str] = (JOB_PAUSED,)) -> Tables:
     """The tables by which candidates are read: others, with statements of their own, while a job is
-    paused. paused: topics, HELD among them if one is."""
+    paused. paused: topics, JOB_PAUSED among them if one is."""
 
     def other() -> Tables:
         return replace(t, asks_jobs=True, _built={})
 
-    return t.built("asking_jobs", other) if HELD in paused and not t.asks_jobs else t
+    return t.built("asking_jobs", other) if JOB_PAUSED in paused and not t.asks_jobs else t
 
 
 def paused_job_ids(conn: Connection, t: Tables) -> frozenset[int]:
@@ -181,9 +181,9 @@ def held(t: Tables, c: Cols) -> ColumnElement[bool]:
 
 
 def topic_or_held(t: Tables, c: Cols) -> ColumnElement[Any]:
-    """The topic of a message, NULL where there is no column; HELD while its job is paused."""
+    """The topic of a message, NULL where there is no column; JOB_PAUSED while its job is paused."""
     topic: ColumnElement[Any] = sa.null() if c.topic is None else c.topic
-    return sa.case((held(t, c), _HELD), else_=topic) if t.asks_jobs else topic
+    return sa.case((held(t, c), _JOB_PAUSED), else_=topic) if t.asks_jobs else topic
 
 
 def held_among(conn: Connection, t: Tables, ids: Sequence[int]) -> set[int]:

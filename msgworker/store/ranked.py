@@ -67,7 +67,7 @@ def due_in(
         params["mw_topics"] = sorted(topics)
     if paused and not one_topic:
         params["mw_paused"] = sorted(paused)
-    role = None if within is None else within.role
+    role = None if within is None else within.by
     if within is not None:
         params["mw_values"] = list(within.values)
 

@@ -228,9 +228,9 @@ RUNNING_OBJECT = "mw_running_object"
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The messages whose column `role` (shard, instance_type or job_id) holds one of `values`."""
+    """The messages whose column `by` (shard, instance_type or job_id) holds one of `values`."""
 
-    role: str
+    by: str
     values: tuple[Any, ...]
     exclusive: bool = True  # no other instance is meant to look there now
 

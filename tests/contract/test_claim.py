@@ -181,7 +181,7 @@ def test_an_instance_whose_claims_are_lost_counts_the_others_at_once(one, app, m
         assert fetch(one) == 0
         until(lambda: one.shared.peers.slots == 3, "it counts the instances", seconds=beats / 2)
     finally:
-        one.housekeeper.stop()
+        one.housekeeper.ask_to_end()
         one.housekeeper.join()
 
 

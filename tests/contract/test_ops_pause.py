@@ -253,7 +253,7 @@ def test_instances_honour_the_pause_of_a_job_within_a_heartbeat(app_with):
         until(lambda: watch.now, "one runs")
         app.ops.pause_job(job)
         controls = lambda: worker.instance.shared.controls  # noqa: E731
-        until(lambda: beat_now(worker) or controls().held, "heard of it")
+        until(lambda: beat_now(worker) or controls().paused_ids, "heard of it")
         assert worker.paused == frozenset()
         hold.set()
         until(lambda: table.statuses.count(DONE) == 1, "what ran is done")
@@ -261,7 +261,9 @@ def test_instances_honour_the_pause_of_a_job_within_a_heartbeat(app_with):
         assert len(watch.spans) == 1
         assert set(table.column("error_try_times")) == {0}
         app.ops.resume_job(job)
-        until(lambda: beat_now(worker) or controls().held == frozenset(), "heard of that, too")
+        until(
+            lambda: beat_now(worker) or controls().paused_ids == frozenset(), "heard of that, too"
+        )
         until(lambda: table.statuses.count(DONE) == 31, "they go on, and it completes")
     assert watch.of("a") == ids[:10]
 

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, Message, Reject
-from msgworker.store.controls import HELD
+from msgworker.store.controls import JOB_PAUSED
 from tests.support.rows import Table, send
 from tests.support.waiting import in_thread, until
 from tests.support.watching import Watch
@@ -133,7 +133,7 @@ def test_pauses_beside_a_worker(app_with):
             app.ops.pause("a")
             until(lambda: beat() or worker.paused == {"a"}, "paused")
             app.ops.pause_job(job.job_id)
-            until(lambda: beat() or HELD in shared.controls.paused, "paused")
+            until(lambda: beat() or JOB_PAUSED in shared.controls.paused, "paused")
             app.ops.resume("a")
             app.ops.resume_job(job.job_id)
             until(lambda: beat() or not shared.controls.paused, "resumed")

@@ -139,7 +139,7 @@ def test_an_instance_that_was_declared_dead_leaves_where_the_rule_has_changed(cr
     beat(old)
     assert isinstance(old.shared.stop.stopped_for, RuleChanged)
     assert old.shared.stop.requested.is_set()
-    assert fetch(old) <= 0
+    assert not fetch(old)
     doubted(old.shared.identity)
     beat(old)  # once is enough
     assert caplog.text.count("was changed from max_tries=3") == 1

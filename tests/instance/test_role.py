@@ -55,7 +55,7 @@ def test_whoever_has_the_event_wakes_a_role_and_it_knows_that_it_was_woken() -> 
             event.set()
         assert role.rounds.acquire(timeout=60)
     finally:
-        role.stop()
+        role.ask_to_end()
         role.join(60)
     assert not role.alive
     assert role.over.is_set()
@@ -99,7 +99,7 @@ def test_a_wake_between_the_wait_and_the_next_round_is_not_lost() -> None:
         for _ in range(3):
             assert role.rounds.acquire(timeout=60)
     finally:
-        role.stop()
+        role.ask_to_end()
         role.join(60)
     assert role.woken_after[:2] == [1, 2]
 
@@ -180,7 +180,7 @@ def test_a_role_outlives_one_error_of_its_loop_and_is_missed_after_two(
         assert "ended by a SystemExit twice" in str(left[0])
         return
     assert role.rounds.acquire(timeout=60)  # it does without it for a while, and begins again
-    role.stop()
+    role.ask_to_end()
     role.join(60)
     assert not role.alive
 

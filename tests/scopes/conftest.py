@@ -20,7 +20,7 @@ MakeApp = Callable[..., App]
 class Shards(Scope):
     """These shards, whoever else is there."""
 
-    role = "shard"
+    by = "shard"
 
     def __init__(self, *values: int) -> None:
         self.values = values

@@ -91,7 +91,7 @@ class Finder:
         self._member = member
         self._refused_rows = refused_rows
         self.contention = Contention(setup.settings.heartbeat_seconds, setup.clock)
-        of_a_job = setup.scope is not None and setup.scope.role not in SLICES
+        of_a_job = setup.scope is not None and setup.scope.by not in SLICES
         by_age = of_a_job or setup.tables.database.slices_by_age
         sliced = AgeSearch if by_age else SliceSearch
         self._kind = TableSearch if member is None else sliced
@@ -100,7 +100,7 @@ class Finder:
         self.unhandled = UnhandledTopics(setup, shared, self._link)
         self.where: Slice | None = None
         self._covered = False
-        self._others_at = inf if setup.scope is None or setup.scope.role != "shard" else 0.0
+        self._others_at = inf if setup.scope is None or setup.scope.by != "shard" else 0.0
 
     def forget(self, *, start: bool = True) -> None:
         """Forget earlier looks before the next one. start: see `Search.forget`."""

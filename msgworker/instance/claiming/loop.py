@@ -230,7 +230,7 @@ class Fetcher(Role):
         """Claim the candidates of a look; returns how many lanes were won. For handlers of batches
         a claim takes about one batch, which is handled while the next is claimed."""
         candidates, won, at, most = look.candidates, 0, 0, self._setup.registry.batch_most
-        while at < len(candidates) and not (at and self._stopping.is_set()):
+        while at < len(candidates) and not (at and self._asked_to_end.is_set()):
             size = len(candidates) - at
             if most > 1:
                 claim = max(LEAST_CLAIM, ceil(most / self._run_length))
@@ -266,7 +266,7 @@ class Fetcher(Role):
         self.pace.looked(look)
         if self.drain_end.is_over(look):
             self.exhausted = True
-            self.stop()
+            self.ask_to_end()
         return 0
 
     def pause_seconds(self, did: int) -> float:

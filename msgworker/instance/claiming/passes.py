@@ -405,12 +405,12 @@ class SliceSearch(Search):
         if not self._urgent.is_time(now):
             return {}
         limit = self._urgent.rows(want)
-        first = _within(ranked.ranked(conn, self.tables, limit=limit, role=where.role), where)
+        first = _within(ranked.ranked(conn, self.tables, limit=limit, role=where.by), where)
         found = chooser.offer_ranked(first)
         self._urgent.found(found > 0, now)
         places = first.values
         if found < want:
-            more = self._urgent.behind(conn, first, now, where.role)
+            more = self._urgent.behind(conn, first, now, where.by)
             if more is not None:
                 chooser.offer_ranked(_within(more, where))
                 places = places | more.values
@@ -448,7 +448,7 @@ class SliceSearch(Search):
         places = [Place(v, lap.after) for v, lap in zip(where.values, laps, strict=True)]
         if without_object:
             rows = max(each, LEAST_ROWS)
-            pages = slices.without_object(conn, self.tables, where.role, places, rows)
+            pages = slices.without_object(conn, self.tables, where.by, places, rows)
         else:
             pages = self._read_heads(conn, where, places, each)
         found: list[tuple[Candidate, Any]] = []
@@ -470,10 +470,10 @@ class SliceSearch(Search):
         pages, which alone show how many: so one is read now and then."""
         self._turn += 1
         if slices.may_skip(self.tables) and self._depth >= DEEP and self._turn % ASK_DEPTH:
-            return slices.heads(conn, self.tables, where.role, places, each, deep=True)
+            return slices.heads(conn, self.tables, where.by, places, each, deep=True)
         depth = min(self._depth, DEEP) if slices.may_skip(self.tables) else self._depth
         rows = max(LEAST_ROWS, min(MOST_ENTRIES // len(places), math.ceil(each * depth)))
-        pages = slices.heads(conn, self.tables, where.role, places, rows)
+        pages = slices.heads(conn, self.tables, where.by, places, rows)
         objects = sum(len(page.found) for page in pages)
         if objects:
             self._depth = max(1.0, sum(page.entries for page in pages) / objects)
@@ -501,7 +501,7 @@ class AgeSearch(SliceSearch):
     ) -> tuple[list[tuple[Candidate, Any]], bool]:
         places = [Place(value) for value in where.values]
         rows = max(LEAST_ROWS, each)
-        fronts = self._by_age(conn, where.role, places, rows)
+        fronts = self._by_age(conn, where.by, places, rows)
         found: list[tuple[Candidate, Any]] = []
         some_can_run = False
         behind: list[Place] = []
@@ -519,15 +519,13 @@ class AgeSearch(SliceSearch):
             behind.append(Place(value, front.after if after is None else max(after, front.after)))
         if behind and (not some_can_run or self._factor >= WIDEST):
             rows = max(LEAST_ROWS, BEHIND // len(behind))
-            pages = self._by_age(conn, where.role, behind, rows)
+            pages = self._by_age(conn, where.by, behind, rows)
             for place, page in zip(behind, pages, strict=True):
                 self._tracks[place.value].heads.advance(page, self._any_can_run(page, skip))
                 found += [(row, place.value) for row in page.found]
         return found, some_can_run and bool(behind)
 
-    def _by_age(
-        self, conn: Connection, role: str, places: Sequence[Place], rows: int
-    ) -> list[Page]:
-        if role in SLICES:
-            return slices.heads_by_age(conn, self.tables, role, places, rows)
+    def _by_age(self, conn: Connection, by: str, places: Sequence[Place], rows: int) -> list[Page]:
+        if by in SLICES:
+            return slices.heads_by_age(conn, self.tables, by, places, rows)
         return [slices.heads_of_job(conn, self.tables, place, rows) for place in places]

@@ -259,7 +259,7 @@ class Housekeeper(Role):
         self.jobs = JobCloser(setup, shared, self.link)
         self.requests = OperatorRequests(setup, shared, self.link)
         self.history_writer = HistoryWriter(setup, shared, self.link, settler.spans)
-        rest, end_requests = self._stopping.wait, self.requests.end_for
+        rest, end_requests = self._asked_to_end.wait, self.requests.end_for
         self.recovery = Recovery(setup, shared, self.link, rest=rest, on_recovered=end_requests)
 
     def prepare(self) -> None:

@@ -17,7 +17,7 @@ from msgworker.limit import Limit
 from msgworker.logs import Said
 from msgworker.store import change, controls, limits
 from msgworker.store.claim import OF_A_ROW
-from msgworker.store.controls import HELD, Asked, Seen
+from msgworker.store.controls import JOB_PAUSED, Asked, Seen
 from msgworker.store.limits import Recorded
 from msgworker.table import CANCEL, JOB_TABLE, LIMIT, PAUSE
 
@@ -162,7 +162,8 @@ class OperatorRequests:
         none_there = {PAUSE.name, CANCEL.name, LIMIT.name} <= self._setup.tables.missing
         seen = None if none_there else self._look()
         self.open = seen is not None and seen.requests
-        self._pause(self._shared.controls.paused - {HELD} if seen is None else seen.paused, jobs)
+        topics = self._shared.controls.paused - {JOB_PAUSED} if seen is None else seen.paused
+        self._pause(topics, jobs)
         if seen is None:  # work continues, as if the tables did not exist
             return
         self._topic_limits.read(there=seen.limits)
@@ -212,9 +213,9 @@ class OperatorRequests:
 
     def _pause(self, topics: frozenset[str], jobs: frozenset[int]) -> None:
         shared, before = self._shared, self._shared.controls.paused
-        paused = topics | {HELD} if jobs else topics
-        held = self._held() if jobs else frozenset[int]()
-        if topics != before - {HELD}:
+        paused = topics | {JOB_PAUSED} if jobs else topics
+        messages = self._paused_ids() if jobs else frozenset[int]()
+        if topics != before - {JOB_PAUSED}:
             names = ", ".join(repr(topic) for topic in sorted(topics)) or "none"
             self._log.info("paused topics: %s", names, extra={"event": Said.TOPICS_PAUSED})
         if jobs != self._jobs:
@@ -222,12 +223,12 @@ class OperatorRequests:
             more = f" and {len(jobs) - SHOWN:,} more" if len(jobs) > SHOWN else ""
             self._log.info("paused jobs: %s%s", ids, more, extra={"event": Said.JOBS_PAUSED})
         changed, self._jobs = paused != before or jobs != self._jobs, jobs
-        if changed or held != shared.controls.held:
-            shared.controls = Controls(paused, shared.controls.limits, held)
+        if changed or messages != shared.controls.paused_ids:
+            shared.controls = Controls(paused, shared.controls.limits, messages)
         if changed:
             self._shared.look_now.set()
 
-    def _held(self) -> frozenset[int]:
+    def _paused_ids(self) -> frozenset[int]:
         """Our messages in flight, and those behind them, that belong to a paused job."""
         t, found = self._setup.tables, set[int]()
         ids = [row[0] for lane in list(self._shared.in_flight.lanes) for row in [*lane.rows]]

@@ -376,8 +376,8 @@ class Caller:
                 text = (
                     "message %s: %s holds %s, not an instant; its handler gets None (logged once)"
                 )
-                held = quoted(row.created_at)
-                self._shared.log.warning(text, row.msg_id, column, held, extra=facts(row))
+                value = quoted(row.created_at)
+                self._shared.log.warning(text, row.msg_id, column, value, extra=facts(row))
             return None
 
     def close(self) -> None:

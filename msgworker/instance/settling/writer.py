@@ -176,8 +176,8 @@ assert len(Settlement._fields) == 11, "settlements() gives each of them"
 
 def settlements(lanes: Sequence[Lane], setup: Setup, shared: Shared) -> list[Settlement]:
     """`settlement` of each; a faster path for those that are done, as nearly all are."""
-    held, controls = shared.stop.requested.is_set() or shared.quiesce.active, shared.controls
-    if held or controls.held or setup.registry.has_follow_ups:
+    stays, controls = shared.stop.requested.is_set() or shared.quiesce.active, shared.controls
+    if stays or controls.paused_ids or setup.registry.has_follow_ups:
         return [settlement(lane, setup, shared) for lane in lanes]
     found: list[Settlement] = []
     apart, done, new = controls.apart, Outcome.DONE, tuple.__new__
