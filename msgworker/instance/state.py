@@ -146,7 +146,12 @@ class Controls:
 
 
 class Peers(NamedTuple):
-    """The live instances: our place among them, from 0, and their number, us included."""
+    """The live instances: our place among them, from 0, and their number, us included.
+
+    A hint. Until the first round of the housekeeper an instance takes itself to be alone, as others
+    do of it until they count again: their shares overlap, so both read the same rows and lose some
+    claims, which nothing but the work done twice comes of. Neither gives back waiting lanes then.
+    """
 
     slot: int = 0
     slots: int = 1
