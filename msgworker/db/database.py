@@ -377,6 +377,10 @@ class Database:
     key_hint: str = ""
     """The hint of a statement by which rows that are given by id are read by their primary key."""
 
+    def delete_hint(self, table: sa.Table) -> str:
+        """The same of a DELETE."""
+        return self.key_hint
+
     def in_order(self, change: sa.Update, *by: sa.ColumnElement[Any]) -> sa.Update:
         """An UPDATE that changes its rows in this order; where there is `ordered_update`. It takes
         no further condition: see `rows.in_guard_order`."""

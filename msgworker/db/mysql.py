@@ -269,6 +269,11 @@ class MySQL(Database):
     def long_text_type(self) -> TypeEngine[Any] | None:
         return mysql.LONGTEXT()
 
+    def delete_hint(self, table: sa.Table) -> str:
+        # it takes one behind USING alone
+        name = self.offline_dialect().identifier_preparer.format_table(table)
+        return f"USING {name} {self.key_hint}"
+
     def in_order(self, change: sa.Update, *by: sa.ColumnElement[Any]) -> sa.Update:
         # SQLAlchemy has no method for an ORDER BY: it stands behind the last condition, and so any
         # further one would become a part of it.

@@ -336,10 +336,8 @@ def by_key(t: Tables, change: Change) -> Change:
     table whole, and wait for rows that others have locked: two batches deadlock."""
     if not t.orders_updates:
         return change
-    hint = t.database.key_hint
-    if isinstance(change, sa.Delete):  # which takes one behind USING alone
-        name = t.database.offline_dialect().identifier_preparer.format_table(t.message)
-        hint = f"USING {name} {hint}"
+    deletes = isinstance(change, sa.Delete)
+    hint = t.database.delete_hint(t.message) if deletes else t.database.key_hint
     return cast(Change, change.with_hint(hint))
 
 
