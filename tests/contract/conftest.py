@@ -29,7 +29,7 @@ def one(app: App, ran: list[int]) -> Iterator[Instance]:
 
 
 @pytest.fixture
-def crm(make_app: Any) -> Crm:
+def crm(ready: None, make_app: Any) -> Crm:
     return Crm(make_app)
 
 
