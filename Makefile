@@ -17,7 +17,7 @@ SERVERS = postgresql mariadb postgresql-18 mariadb-11.8 mysql-9.7
 OF_A_VERSION = tests/contract tests/store tests/upgrade tests/coordination tests/cli tests/test_alembic.py tests/test_ddl.py proof/crash
 RUN_TESTS = $(BIN)/python -m compileall -q msgworker tests proof; PYTHONNODEBUGRANGES=1 timeout --foreground -s INT -k 60 $(LIMIT) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0
 
-.PHONY: help demo demo-web quick lint test dist release proof check format ddl keywords docs bench bench-peers performance torture model clean
+.PHONY: help demo demo-web quick lint test dist release version proof check format ddl keywords docs bench bench-peers performance torture model clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /	/' | expand -t 14
@@ -125,12 +125,14 @@ dist: $(VENV)/.dev  ## build the wheel and the source distribution, and check th
 	$(BIN)/python -m build
 	$(BIN)/python -m twine check --strict dist/*
 
-release: $(VENV)/.dev  ## write the version VERSION=X.Y.Z and cut the changelog; see CONTRIBUTING.md
+version: $(VENV)/.dev  ## write the version VERSION=X.Y.Z
 	test -n "$(VERSION)"
 	sed -i 's/^version = .*/version = "$(VERSION)"/' pyproject.toml
 	sed -i 's/^__version__ = .*/__version__ = "$(VERSION)"/' msgworker/__init__.py
-	sed -i "s/^## \[Unreleased\]$$/&\n\n## [$(VERSION)] - $$(date +%F)/" CHANGELOG.md
 	$(BIN)/python -m msgworker.web.api > docs/reference/openapi.json
+
+release: version  ## the same, and cut the changelog; see CONTRIBUTING.md
+	sed -i "s/^## \[Unreleased\]$$/&\n\n## [$(VERSION)] - $$(date +%F)/" CHANGELOG.md
 
 clean:  ## remove what was built
 	rm -rf $(VENV) .nox .peers .proof .matrix build dist .hypothesis .mypy_cache .ruff_cache .pytest_cache

@@ -85,7 +85,8 @@ def _read(app: Any, page: str, source: list[str]) -> None:
         if not address:
             return text
         kind = "tree" if target.is_dir() else "blob"
-        return f"[{text}]({address}/{kind}/v{version}/{name}{mark}{part})"
+        at = "main" if ".dev" in version else f"v{version}"
+        return f"[{text}]({address}/{kind}/{at}/{name}{mark}{part})"
 
     source[0] = _LINK.sub(led, source[0])
 

@@ -39,7 +39,7 @@ if typing.TYPE_CHECKING:
     from msgworker.table import MessageTable
     from msgworker.workers import Reports, Workers
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 
 __all__ = [
     "App",
