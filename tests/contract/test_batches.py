@@ -85,7 +85,7 @@ def test_messages_that_run_alone_after_an_exception_are_not_shared_out(
         assert lane is not None
         assert one.batches.handle_beside(lane) == []
         one.shared.peers, one.fetcher.lane_limit.keep = Peers(0, 2), 1
-        one.fetcher.share(5)
+        one.fetcher.release_excess(5)
         assert table.statuses == [1, 1, 1, 0, 0]
         assert [lane.row.msg_id for lane in one.lanes.ready] == ids[:3]
         work_off(one)

@@ -74,7 +74,7 @@ def test_the_newest_are_given_back_first(one, app, table):
     in_hand_and_slow(one, app, "a", "b", "c", "d", age=0.0)
     one.shared.peers = Peers(0, 2)
     one.fetcher.lane_limit.keep = 3
-    one.fetcher.share(len(one.shared.in_flight.lanes))
+    one.fetcher.release_excess(len(one.shared.in_flight.lanes))
     assert table.statuses == [1, 1, 1, 0]
 
 

@@ -104,41 +104,15 @@ class Fetcher(Role):
             free = self.lanes_to_claim(held)
             if free == 0 or self._waits_for_new_id(held):
                 return 0
-            won = 0
-            if controls.limits and (won := self._claim_limited(free)):
-                held, free = held + won, free - won
-                if free < 1:
-                    return won
-            if held and self.pace.look_in > 0 and self._quiesce.reason is None:
-                return won
-            me, idled = self._identity.id, self._lanes.take_idled()
-            look = self.finder.look(free, self._in_flight.with_object())
-            self.looked = True
-            self._more = True
-            alone = look if look.quarantined is not None else self._alone
-            if alone is None or alone.quarantined is None:
-                if not self._identity.retires:
-                    self._quiesce.end()
-            elif self._quiesces(held, Reason.QUARANTINE):
-                if held > 0:
-                    return self._nothing(look)
-                self._alone = None
-                if self.claimer.may_claim_alone() and self.claim([alone.quarantined], alone, me):
-                    return 1
-                # Another instance has it: continue with the others.
-                self.finder.skip(alone.quarantined)
-            found = self._claim_by_batches(look, me)
-            offered, slots = len(look.candidates), self._shared.peers.slots
-            if self.finder.contention.claimed(
-                offered, found, of_others=look.of_others, slots=slots
-            ):
-                self._shared.housekeep_now.set()  # which counts the instances
-            if self._setup.events.wants(Looked):
-                self._setup.events.emit(Looked(me, offered, found))
-            # The look of one of several left out heads of their shares.
-            self._more = found >= free or found < offered or not look.saw_all or slots > 1
-            self.lane_limit.claimed(idled=idled, full=found >= free)
-            return found + won or self._nothing(look)
+            limited = self._claim_limited(free) if controls.limits else 0
+            held, free = held + limited, free - limited
+            too_early = held and self.pace.look_in > 0 and self._quiesce.reason is None
+            if free < 1 or too_early:
+                return limited
+            look, won = self._look_and_claim(held, free)
+            if not (limited or won):
+                self._won_nothing(look)
+            return limited + won
 
     def answered(self) -> bool:
         """A round in which no lane is free may not have used the database."""
@@ -150,20 +124,21 @@ class Fetcher(Role):
         """How many lanes to claim beside the `held` ones. If too many are held, releases some."""
         shared, limit = self._shared, self.lane_limit
         staying = max(0, held - self._settler.leaving)
-        busy = staying + self._look_at_handlers()
+        busy = staying + self._update_limit()
         if self._lanes.threads_idled and not limit.has_free(busy):
             limit.grow()
-            busy = staying + self._look_at_handlers()
+            busy = staying + self._update_limit()
         most = self._setup.tables.spec.max_tries
         if (held == 1 and shared.in_flight.quarantined(most)) or not shared.identity.trusted():
             return 0
         if limit.has_free(busy):
             return limit.free(busy)
-        self.share(staying)
+        self.release_excess(staying)
         return 0
 
-    def _look_at_handlers(self) -> int:
-        """Update the lane limit; returns how many handlers of lost ids still occupy threads."""
+    def _update_limit(self) -> int:
+        """Adapt the lane limit to how long handlers take; returns how many threads are taken by
+        handlers of lost ids."""
         now = time.monotonic()
         running = list(self._in_flight.running.values())
         # A batch is one call for many lanes: count its time per lane.
@@ -171,7 +146,7 @@ class Fetcher(Role):
         self.lane_limit.update(self._lanes.mean_seconds, ages)
         return sum(not self._identity.is_ours(r.owner) for r in running)
 
-    def share(self, held: int) -> None:
+    def release_excess(self, held: int) -> None:
         """Release lanes that would wait long here while others may have free threads. We do not
         claim them again at once, since the lane limit is reached."""
         excess = held - self.lane_limit.keep
@@ -206,6 +181,35 @@ class Fetcher(Role):
         return step in (Step.BEGUN, Step.QUIESCING, Step.EMPTY)
 
     # ------------------------------------------------------------ look and claim
+
+    def _look_and_claim(self, held: int, free: int) -> tuple[Look, int]:
+        """Look for up to `free` heads, and claim them; returns how many lanes were won. One in
+        quarantine is claimed alone, when none of the `held` lanes is left."""
+        me, idled = self._identity.id, self._lanes.take_idled()
+        look = self.finder.look(free, self._in_flight.with_object())
+        self.looked = self._more = True
+        alone = look if look.quarantined is not None else self._alone
+        if alone is None or alone.quarantined is None:
+            if not self._identity.retires:
+                self._quiesce.end()
+        elif self._quiesces(held, Reason.QUARANTINE):
+            if held > 0:
+                return look, 0
+            self._alone = None
+            if self.claimer.may_claim_alone() and self.claim([alone.quarantined], alone, me):
+                return look, 1
+            # Another instance has it: continue with the others.
+            self.finder.skip(alone.quarantined)
+        won = self._claim_by_batches(look, me)
+        offered, slots = len(look.candidates), self._shared.peers.slots
+        if self.finder.contention.claimed(offered, won, of_others=look.of_others, slots=slots):
+            self._shared.housekeep_now.set()  # which counts the instances
+        if self._setup.events.wants(Looked):
+            self._setup.events.emit(Looked(me, offered, won))
+        # The look of one of several instances leaves out heads of the others' shares.
+        self._more = won >= free or won < offered or not look.saw_all or slots > 1
+        self.lane_limit.claimed(idled=idled, full=won >= free)
+        return look, won
 
     def _claim_limited(self, free: int) -> int:
         """Claim messages of limited topics, at most one for each handler thread, unless it
@@ -260,14 +264,13 @@ class Fetcher(Role):
             self._run_length = sum([len(lane.rows) for lane in lanes]) / len(lanes)
         return len(lanes)
 
-    # ------------------------------------------------------------ nothing was claimed
+    # ------------------------------------------------------------ after a round
 
-    def _nothing(self, look: Look) -> int:
+    def _won_nothing(self, look: Look) -> None:
         self.pace.looked(look)
         if self.drain_end.is_over(look):
             self.exhausted = True
             self.ask_to_end()
-        return 0
 
     def pause_seconds(self, did: int) -> float:
         """0 while there is work and a free lane, short while messages are in flight, else long."""
