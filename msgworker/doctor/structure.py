@@ -34,6 +34,7 @@ from msgworker.schema.difference import (
 )
 from msgworker.schema.requirements import lacks_where, only_anew, other_guards
 from msgworker.schema.rule import Rule
+from msgworker.store.done import ids_given_again
 from msgworker.table import (
     ADDED,
     JOB,
@@ -385,10 +386,14 @@ def tried(p: Subject) -> list[Finding]:
 
 
 def key(p: Subject) -> list[Finding]:
-    """msg_id is unique: rows are updated by it."""
+    """msg_id is unique: rows are updated by it. Where they are deleted no id comes twice."""
     if p.as_is is None or p.live is None:
         return []
-    return found_by(schema.of_ids(p.conn, p.inspector, p.as_is))
+    found = found_by(schema.of_ids(p.conn, p.inspector, p.as_is))
+    ids = p.as_is.columns.get("msg_id")
+    if "DELETE" in p.wants and ids is not None and ids.counts and p.as_is.reuses_ids:
+        found.append(needed("columns", ids_given_again(p.spec.name, ids.name)))
+    return found
 
 
 def unfilled(p: Subject) -> list[Finding]:

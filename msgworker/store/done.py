@@ -137,6 +137,15 @@ def delete_none(conn: Connection, t: Tables) -> None:
     conn.execute(sa.delete(t.message).where(sa.false()))
 
 
+def ids_given_again(table: str, ids: str) -> str:
+    """Why no message of such a table is deleted when it is done. ids: the column."""
+    return (
+        f'a handler has when_done="delete", and table {table} gives the id of a deleted last '
+        "message to the next one, which outside systems would take for it. Make the table anew "
+        f"with {ids} INTEGER PRIMARY KEY AUTOINCREMENT, or leave when_done out"
+    )
+
+
 def deleted(conn: Connection, t: Tables, ids: Sequence[int], delete: Callable[[], int]) -> int:
     """How many of these rows `delete` has deleted: a trigger may keep some, or put them back,
     without an error."""

@@ -12,6 +12,7 @@ from msgworker.events import Lost
 from msgworker.message import Settled, Settlement
 from msgworker.store import settle
 from msgworker.store.settle import OutOfDate, Share, settle_batch
+from tests.support.doctor import needed
 from tests.support.rows import Table, edit, send
 from tests.support.waiting import until
 
@@ -306,6 +307,8 @@ def test_a_table_that_gives_an_id_again_is_refused(make_app, sqlite):
     app.create_schema()
     app.add_handler("t", lambda msg: None)
     app.drain(linger=0)
+    assert needed(app) == []
     app.add_handler("u", lambda msg: None, when_done="delete")
+    assert ["AUTOINCREMENT" in one.text for one in needed(app)] == [True]
     with pytest.raises(SchemaError, match="AUTOINCREMENT"):
         app.drain(linger=0)

@@ -50,14 +50,8 @@ def check(registry: Registry, tables: Tables, connector: Connector) -> None:
 
 
 def _check_deletes(tables: Tables, connector: Connector) -> None:
-    name = tables.spec.name
     if tables.reuses_ids:
-        raise SchemaError(
-            f'a handler has when_done="delete", and table {name} gives the id of a deleted last '
-            "message to the next one, which outside systems would take for it. Make the table anew "
-            f"with {tables.names['msg_id']} INTEGER PRIMARY KEY AUTOINCREMENT, or leave when_done "
-            "out"
-        )
+        raise SchemaError(done.ids_given_again(tables.spec.name, tables.names["msg_id"]))
     with connector.once() as link, link.transaction() as conn:
         done.delete_none(conn, tables)
 
