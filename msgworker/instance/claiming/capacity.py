@@ -320,19 +320,19 @@ class LimitPoller:
         left = [n for n in self._ours if n in lanes and topic_of(n.row.topic) in limits]
         if len(left) < len(self._ours):
             self._ours = left
-            for of in self._topics.values():
-                if of.waits is TopicWaits.PERMIT:
-                    of.look_at = 0.0
+            for one in self._topics.values():
+                if one.waits is TopicWaits.PERMIT:
+                    one.look_at = 0.0
 
     def due(self) -> list[str]:
         """The limited topics to look for now, in random order, so that none starves."""
         if len(self._ours) >= self._threads:
             return []
         now = self._clock()
-        found = [name for name in self._handled if self._of(name).look_at <= now]
+        found = [name for name in self._handled if self._topic(name).look_at <= now]
         return random.sample(found, len(found))
 
-    def lanes(self, free: int) -> int:
+    def room(self, free: int) -> int:
         """How many messages of limited topics to claim, if `free` lanes may be claimed in all."""
         return max(0, min(free, self._threads - len(self._ours)))
 
@@ -348,90 +348,90 @@ class LimitPoller:
     def tried(self, topic: str, free: Free | None, won: int) -> None:
         """After a claim of a topic. free: what was free before it; None = another instance had the
         record locked."""
-        now, of = self._clock(), self._of(topic)
+        now, one = self._clock(), self._topic(topic)
         if free is None:
-            pause = min(of.next_pause(), TOKENS_SECONDS) * random.uniform(0.5, 1.0)
-            of.retry_in(now, TopicWaits.LOCK, pause)
+            pause = min(one.next_pause(), TOKENS_SECONDS) * random.uniform(0.5, 1.0)
+            one.retry_in(now, TopicWaits.LOCK, pause)
         elif free.starts <= 0 and free.permits > 0:
-            of.token_at = now + free.next_in
-            of.retry_in(now, TopicWaits.TOKEN, max(free.next_in, self._portion(free)))
+            one.token_at = now + free.next_in
+            one.retry_in(now, TopicWaits.TOKEN, max(free.next_in, self._portion(free)))
         elif free.starts <= 0:
-            of.retry_in(now, TopicWaits.PERMIT, of.next_pause())
+            one.retry_in(now, TopicWaits.PERMIT, one.next_pause())
         else:
-            of.pause = FIRST_PAUSE_SECONDS
+            one.pause = FIRST_PAUSE_SECONDS
             if not won:  # others have claimed what was found
-                of.retry_in(now, TopicWaits.NO, RACE_SECONDS * random.uniform(0.5, 1.5))
+                one.retry_in(now, TopicWaits.NO, RACE_SECONDS * random.uniform(0.5, 1.5))
             elif won < free.starts or free.permits > free.tokens:
-                of.retry_in(now, TopicWaits.NO, 0.0 if won < free.starts else self._portion(free))
+                one.retry_in(now, TopicWaits.NO, 0.0 if won < free.starts else self._portion(free))
             else:  # all permits are taken now
-                of.retry_in(now, TopicWaits.PERMIT, of.next_pause())
+                one.retry_in(now, TopicWaits.PERMIT, one.next_pause())
 
     def looked(self, topic: str, look: Look, *, busy: bool) -> None:
         """After a look for a topic that found nothing. busy: no thread waits for work."""
-        now, of = self._clock(), self._of(topic)
+        now, one = self._clock(), self._topic(topic)
         rest = LEFT_TO_OTHERS if busy else LEFT_TO_OTHERS_IDLE
         rest = min(rest * look.seconds, LONGEST_REST_SECONDS)
         waits = TopicWaits.NOTHING if look.saw_all else TopicWaits.NO
-        of.retry_in(now, waits, max(rest, min(self._longest, of.next_pause())))
-        of.not_before, of.from_start = now + rest, look.from_start
+        one.retry_in(now, waits, max(rest, min(self._longest, one.next_pause())))
+        one.not_before, one.from_start = now + rest, look.from_start
 
     def woken(self) -> None:
         """After a wake: there may be messages now."""
-        for of in self._topics.values():
-            if of.waits is TopicWaits.NOTHING:
-                of.look_at, of.pause = of.not_before, FIRST_PAUSE_SECONDS
+        for one in self._topics.values():
+            if one.waits is TopicWaits.NOTHING:
+                one.look_at, one.pause = one.not_before, FIRST_PAUSE_SECONDS
 
     def forget(self) -> None:
         """Try all topics again now, except those that wait for a token."""
-        for of in self._topics.values():
-            if of.waits is not TopicWaits.TOKEN:
-                of.retry_in(self._clock(), TopicWaits.NO)
+        for one in self._topics.values():
+            if one.waits is not TopicWaits.TOKEN:
+                one.retry_in(self._clock(), TopicWaits.NO)
 
     def wait(self) -> float | None:
         """Seconds until the next try, None = not before a lane ends."""
         if len(self._ours) >= self._threads:
             return None
         now = self._clock()
-        return min((max(0.0, self._of(n).look_at - now) for n in self._handled), default=None)
+        return min((max(0.0, self._topic(n).look_at - now) for n in self._handled), default=None)
 
     def starts_in(self) -> float | None:
         """Seconds until a message of a limited topic may start, 0 = try now; None = none may until
         another instance ends one."""
         now, ahead = self._clock(), list[float]()
-        for of in map(self._of, self._handled):
-            if of.waits in (TopicWaits.NO, TopicWaits.LOCK):
+        for one in map(self._topic, self._handled):
+            if one.waits in (TopicWaits.NO, TopicWaits.LOCK):
                 return 0.0
-            if of.waits is TopicWaits.TOKEN:
-                ahead.append(max(0.0, of.token_at - now))
+            if one.waits is TopicWaits.TOKEN:
+                ahead.append(max(0.0, one.token_at - now))
         return min(ahead, default=None)
 
     @property
     def from_start(self) -> bool:
         """Whether all looks that found nothing began at the very start of the table."""
-        ours = map(self._of, self._handled)
-        return all(of.from_start or of.waits is not TopicWaits.NOTHING for of in ours)
+        ours = map(self._topic, self._handled)
+        return all(one.from_start or one.waits is not TopicWaits.NOTHING for one in ours)
 
     def rest(self) -> float | None:
         """For how many seconds none can start here, as far as is known; None = one may now."""
         now, rest = self._clock(), math.inf
-        for of in map(self._of, self._handled):
-            if of.waits in (TopicWaits.NO, TopicWaits.LOCK):
+        for one in map(self._topic, self._handled):
+            if one.waits in (TopicWaits.NO, TopicWaits.LOCK):
                 return None
-            if of.waits is not TopicWaits.NOTHING:
-                rest = min(rest, max(0.0, of.look_at - now))
+            if one.waits is not TopicWaits.NOTHING:
+                rest = min(rest, max(0.0, one.look_at - now))
         return rest
 
     def moved(self) -> None:
         """The next look is in another slice: topics without messages may have some there."""
-        for of in self._topics.values():
-            if of.waits is TopicWaits.NOTHING:
-                of.retry_in(self._clock(), TopicWaits.NO)
-                of.pause = FIRST_PAUSE_SECONDS
+        for one in self._topics.values():
+            if one.waits is TopicWaits.NOTHING:
+                one.retry_in(self._clock(), TopicWaits.NO)
+                one.pause = FIRST_PAUSE_SECONDS
 
     # ------------------------------------------------------------
 
-    def _of(self, topic: str) -> _Topic:
-        return self._topics.setdefault(topic, _Topic())
+    def _topic(self, name: str) -> _Topic:
+        return self._topics.setdefault(name, _Topic())
 
     def _portion(self, free: Free) -> float:
         """Seconds between two claims with tokens: so few that the bucket does not overflow."""

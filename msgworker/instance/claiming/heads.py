@@ -120,14 +120,14 @@ class Urgent:
         self._most = MOST_ROWS if some else LEAST_ROWS
 
     def behind(
-        self, conn: Connection, first: Ranked, now: float, role: str | None = None
+        self, conn: Connection, first: Ranked, now: float, by: str | None = None
     ) -> Ranked | None:
         """Read behind `first`, if too few of those can start; None = not now."""
         if first.after is None or now < self._behind_at:
             return None
         self._behind_at = now + LOOK_SECONDS
         after = first.after if self._after is None else max(first.after, self._after)
-        more = ranked.ranked(conn, self.tables, limit=BEHIND, after=after, role=role)
+        more = ranked.ranked(conn, self.tables, limit=BEHIND, after=after, role=by)
         self._after = more.after
         return more
 

@@ -70,7 +70,7 @@ class LaneQueue:
             self.ready.extend(lanes)
         with self._gate:
             if self._idle:
-                worth = len(self.ready) * self.pace() / WORTH_A_THREAD_SECONDS
+                worth = len(self.ready) * self.handler_seconds() / WORTH_A_THREAD_SECONDS
                 self._wake(min(self._idle, len(self.ready), int(worth) + 1) - takes_one)
 
     def take_more(self, wants: Callable[[Lane], bool | None]) -> list[Lane]:
@@ -173,7 +173,7 @@ class LaneQueue:
             self._housekeep_now()
         return False
 
-    def pace(self) -> float:
+    def handler_seconds(self) -> float:
         """The mean seconds of a handler; a guess while none has ended."""
         return UNKNOWN_SECONDS if self.mean_seconds is None else self.mean_seconds
 

@@ -104,7 +104,7 @@ class Settler:
             if lane.finished_at >= gathered:
                 # Nothing is to be written for a lane that its transactional handler has settled.
                 written = lane.settled is not None
-                return written or not self.thread.asked(self._lanes.pace())
+                return written or not self.thread.asked(self._lanes.handler_seconds())
             self._check_at = gathered
         return False
 
@@ -127,7 +127,8 @@ class Settler:
                 self._on_progress()
             # Short handlers will soon have finished these: then one settle writes all, instead of
             # two halves in turn. The calling thread returns here when nothing waits.
-            if takes_one and 0 < len(continuing) * self._lanes.pace() < WORTH_WAITING_SECONDS:
+            waiting = len(continuing) if takes_one else 0
+            if 0 < waiting * self._lanes.handler_seconds() < WORTH_WAITING_SECONDS:
                 return
 
     def _free_writer(self) -> Writer | None:
