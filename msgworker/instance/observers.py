@@ -208,14 +208,14 @@ def _measure(counts: Counts, span: events.Span) -> None:
 @dataclass(slots=True)
 class Tally:
     """Counts of an instance, from its events: `claims`, `offered` and `won` are written in the
-    fetcher's thread, the others under the lock. released: at a stop. shared: released while
-    running, for other instances."""
+    fetcher's thread, the others under the lock. released: at a stop. given_back:
+    released while running, for other instances."""
 
     done: int = 0
     dead: int = 0
     retried: int = 0
     released: int = 0
-    shared: int = 0
+    given_back: int = 0
     lost: int = 0
     claims: int = 0
     offered: int = 0
@@ -230,7 +230,7 @@ class Tally:
         stream.on(events.Retried, lambda _: add(retried=1))
         stream.on(events.Dead, lambda _: add(dead=1))
         stream.on(events.Cancelled, lambda _: add(dead=1))
-        stream.on(events.Released, lambda e: add(released=e.stopping, shared=not e.stopping))
+        stream.on(events.Released, lambda e: add(released=e.stopping, given_back=not e.stopping))
         stream.on(events.Lost, lambda _: add(lost=1))
 
     def _claimed(self, event: events.Claimed) -> None:

@@ -48,10 +48,10 @@ def test_what_waits_behind_slow_handlers_is_given_back_where_others_live(one, ap
     assert set(table.column("error_try_times")) == {0}
     assert table.column("claimed_by")[1:] == [None] * 4
     tally = one.tally
-    assert (tally.shared, tally.released, tally.done) == (2, 0, 0)
+    assert (tally.given_back, tally.released, tally.done) == (2, 0, 0)
     for _ in range(5):  # and they are not claimed again
         assert fetch(one) is None
-    assert (tally.claims, tally.shared) == (1, 2)
+    assert (tally.claims, tally.given_back) == (1, 2)
     assert {lane.row.object_id for lane in one.shared.in_flight.lanes} == {"a"}
     app.drain(threads=1, linger=0)  # another instance has them now
     assert table.statuses == [1, 0, 2, 2, 2]
@@ -67,7 +67,7 @@ def test_what_waits_is_kept_while_nobody_else_lives_or_handlers_are_young(
     one.shared.peers = Peers(0, slots)
     assert fetch(one) is None
     assert table.statuses == [1, 1, 1]
-    assert one.tally.shared == 0
+    assert one.tally.given_back == 0
 
 
 def test_the_newest_are_given_back_first(one, app, table):

@@ -158,7 +158,7 @@ class BatchCaller:
         fatal = handler.timeout_action == "restart"
         running = Execution(first.row, first.owner, now, until, fatal, first.slice_value)
         running.beside = [(lane.row, lane.slice_value) for lane in lanes[1:]]
-        running.shared = not batch.is_single
+        running.several = not batch.is_single
         rows, spans = dict[Lane, list[Row]](), self._caller.spans
         if spans is not None:
             rows = {lane: lane.taken() for lane in lanes}

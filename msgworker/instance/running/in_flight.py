@@ -95,12 +95,12 @@ class Execution:
 
     slice_value: as of its lane. beside: the flagged messages of other lanes that the same call
     handles, each with its own. called: the message of a group that runs now. fatal: if it exceeds
-    its timeout, the instance stops. stuck: it did. shared: it handles several messages.
+    its timeout, the instance stops. stuck: it did. several: it handles more than one message.
     cancel_reason: of an operator, if it handles one. end_task: cancels the task of an async one,
     once. stopped: the task was cancelled at the end of the grace time. tried: see spans.py.
     """
 
-    stuck = cancelled = reported = shared = stopped = False
+    stuck = cancelled = reported = several = stopped = False
     beside: Sequence[tuple[Row, Any]] = ()
     called: int | None = None
     cancel_reason: str | None = None
@@ -242,7 +242,7 @@ class InFlight:
         """Cancel running handlers whose message is in `cancels`."""
         for running in list(self.running.values()):
             request = self.request_for(running.row)
-            if request is not None and not running.shared and running.cancel_reason is None:
+            if request is not None and not running.several and running.cancel_reason is None:
                 running.cancel_reason, running.cancelled = request.reason, True
                 end_task = running.end_task  # read once: the thread of the loop clears it
                 if end_task is not None:
