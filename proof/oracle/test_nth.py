@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from msgworker import App
+from msgworker.db import errors
 from proof.oracle.ended import Ended
 from proof.oracle.faults import Faults, Place, faults
 from proof.oracle.trial import KINDS, Kind, attempt
@@ -26,6 +28,12 @@ CODES: dict[Place, tuple[str, ...]] = {
 """An answer is lost with its session only; a statement that fails by itself has no effect. Not
 DPY-4024: an item of a fan-out that meets a time limit fails, by design; test_faults.py has it."""
 MOST = 200
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An outage of one statement is over at once: to wait half a second for it proves no more."""
+    monkeypatch.setattr(errors, "random", SimpleNamespace(uniform=lambda *_: 0.0))
 
 
 @pytest.fixture(params=["oracle-mariadb", "postgresql"], ids=["oracle", "postgresql"])
