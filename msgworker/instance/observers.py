@@ -208,8 +208,8 @@ def _measure(counts: Counts, span: events.Span) -> None:
 @dataclass(slots=True)
 class Tally:
     """Counts of an instance, from its events: `claims`, `offered` and `won` are written in the
-    fetcher's thread, the others under the lock. released: at a stop. given_back:
-    released while running, for other instances."""
+    fetcher's thread, the others under the lock. released: at a stop. given_back: released while
+    running, for other instances."""
 
     done: int = 0
     dead: int = 0

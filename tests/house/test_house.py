@@ -276,7 +276,9 @@ def test_every_file_that_the_architecture_names_is_there() -> None:
     assert [one for one in sorted(named) if not any(end.endswith(f"/{one}") for end in ends)] == []
 
 
-@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize(
+    "page", ["ARCHITECTURE.md", "CONTRIBUTING.md", "docs/project/internals.md"]
+)
 def test_every_name_of_the_code_that_a_contributor_is_told_is_there(page: str) -> None:
     words = set(re.findall(r"\w+", "\n".join([*map(Path.read_text, FILES), *TESTS.values()])))
     words |= {path.stem for path in OF_TESTS}
