@@ -198,7 +198,7 @@ def test_any_mix_takes_one_of_eight_in_the_order_without_priorities(seed):
 def test_few_rows_are_read_by_priority_while_none_of_the_highest_can_start():
     """Where all their objects are at work, a thousand would be read at each look for nothing."""
     urgent = Urgent(tables_for(MessageTable(priority="priority"), DATABASES["sqlite"]))
-    assert urgent.there
+    assert urgent.has_priority
     assert (urgent.rows(1), urgent.rows(10 * MOST_ROWS)) == (LEAST_ROWS, MOST_ROWS)
     urgent.found(False, 0.0)
     assert urgent.rows(10 * MOST_ROWS) == LEAST_ROWS

@@ -105,10 +105,10 @@ class Urgent:
         self._behind_at = 0.0
         self._most = MOST_ROWS
         self._after: RankedAt | None = None
-        self.there = prioritized(tables)
+        self.has_priority = prioritized(tables)
 
     def is_time(self, now: float) -> bool:
-        return self.there and now >= self._look_at
+        return self.has_priority and now >= self._look_at
 
     def rows(self, want: int) -> int:
         """How many rows to read for `want` heads."""

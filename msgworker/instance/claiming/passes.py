@@ -33,11 +33,11 @@ from msgworker.table import SLICES, Slice, Tables
 # --- Ranges in which a look found none of its topics: the cursor skips them for a while, to spend
 # its time where there is something.
 #
-# A way is one pass over all objects, or over all rows without an object (below). All of it is read
-# once. Then each range is read again after a multiple of the time that all of them took, the one
-# read longest ago first. While no thread waits for work, the rest of a range is also skipped after
-# each page, for the same multiple of its time. Places are compared for equality only: their order
-# is the database's.
+# A pass is over all objects, or over all rows without an object (below). All of it is read once.
+# Then each range is read again after a multiple of the time that all of them took, the one read
+# longest ago first. While no thread waits for work, the rest of a range is also skipped after each
+# page, for the same multiple of its time. Places are compared for equality only: their order is the
+# database's.
 
 READ_AGAIN = 20.0
 """Rows of other topics are read again after this times the time that reading them took, but after
@@ -50,9 +50,9 @@ MOST_PAGES = 4
 
 @dataclass(slots=True)
 class _Range:
-    """From behind `after` up to `last` (None = the end of the way). read_at: when it was read; None
-    = not yet. seconds, pages: what that took. under_way: a part of it was read again. rests_until:
-    until when it is skipped while no thread waits for work."""
+    """From behind `after` up to `last` (None = the end of the pass). read_at: when it was read;
+    None = not yet. seconds, pages: what that took. under_way: a part of it was read again.
+    rests_until: until when it is skipped while no thread waits for work."""
 
     after: Any
     last: Any
@@ -64,8 +64,8 @@ class _Range:
 
 
 class SkippedRanges:
-    """The skipped ranges of one way, in its order. For each step `_Way` calls `skip`, reads a page
-    from there up to `bound`, and calls `was_read`."""
+    """The skipped ranges of one pass, in its order. For each step `_Pass` calls `skip`, reads a
+    page from there up to `bound`, and calls `was_read`."""
 
     def __init__(self) -> None:
         self._ranges: list[_Range] = []
@@ -73,17 +73,17 @@ class SkippedRanges:
         self._afresh = False
 
     def clear(self) -> None:
-        """Forget all ranges: until the end of the way, skip only what is read from now on."""
+        """Forget all ranges: until the end of the pass, skip only what is read from now on."""
         self._ranges.clear()
         self._next = 0
         self._afresh = True
 
     def start(self) -> None:
-        """The next step begins at the start of the way."""
+        """The next step begins at the start of the pass."""
         self._next = 0
 
     def skip(self, at: Any, now: float, *, busy: bool) -> tuple[Any, bool]:
-        """Skip ranges from `at` on; returns where to read, and whether the way has ended instead.
+        """Skip ranges from `at` on; returns where to read, and whether the pass has ended instead.
         busy: no thread waits for work."""
         busy = busy and not self._afresh
         turn = self._turn(now, busy)
@@ -98,7 +98,7 @@ class SkippedRanges:
         return at, False
 
     def bound(self, at: Any) -> Any:
-        """The place up to which to read from `at`, None = the end of the way."""
+        """The place up to which to read from `at`, None = the end of the pass."""
         ahead = self._ahead()
         if ahead is None:
             return None
@@ -172,13 +172,13 @@ IDLE_OBJECTS = 64
 _Read = Callable[..., tuple[list[Candidate], Any]]
 
 
-class _Way:
+class _Pass:
     """The cursor over the objects, or over the rows without one. after: its place; None = at the
     start."""
 
-    def __init__(self, read: _Read, passes_over: bool) -> None:
+    def __init__(self, read: _Read, skips: bool) -> None:
         self._read = read
-        self._passes_over = passes_over
+        self._skips = skips
         self.after: Any = None
         self.skipped = SkippedRanges()
         self.found_none = False
@@ -196,10 +196,10 @@ class _Way:
         busy: bool,
         **share: Any,
     ) -> list[Candidate]:
-        """Read the next rows; `after` is None at the end of the way. share: as of
+        """Read the next rows; `after` is None at the end of the pass. share: as of
         `candidates.without_object`."""
         self.found_none = False
-        if those is None or not those.but or not self._passes_over:
+        if those is None or not those.but or not self._skips:
             rows, self.after = self._read(
                 conn, tables, after=self.after, limit=limit, those=those, until=None, **share
             )
@@ -230,9 +230,9 @@ class ObjectCursor:
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
         # Where an index gives rows by age too, it pauses as a whole: `TableSearch._cursor_at`.
-        passes_over = not tables.database.oldest_index
-        self._objects = _Way(lambda *a, **k: candidates.heads(*a, **k), passes_over)
-        self._rows = _Way(lambda *a, **k: candidates.without_object(*a, **k), passes_over)
+        skips = not tables.database.oldest_index
+        self._objects = _Pass(lambda *a, **k: candidates.heads(*a, **k), skips)
+        self._rows = _Pass(lambda *a, **k: candidates.without_object(*a, **k), skips)
         self._at_rows = self._many = self._left_out = self._whole = False
         self._stride = 0
         self._found_some = False
@@ -328,7 +328,7 @@ MOST_ENTRIES = 16_000
 
 
 @dataclass(slots=True)
-class _Lap:
+class _SlicePass:
     """A repeated pass through a part of a slice. after: its place. clean: this pass has found no
     message that can run. over: nor has the last complete one."""
 
@@ -345,9 +345,9 @@ class _Lap:
 
 
 @dataclass(slots=True)
-class _Track:
-    heads: _Lap = field(default_factory=_Lap)
-    without_object: _Lap = field(default_factory=_Lap)
+class _Passes:
+    heads: _SlicePass = field(default_factory=_SlicePass)
+    without_object: _SlicePass = field(default_factory=_SlicePass)
 
 
 class SliceSearch(Search):
@@ -358,7 +358,7 @@ class SliceSearch(Search):
         self, tables: Tables, topics: frozenset[str] | None, blocked: set[Any] | None = None
     ) -> None:
         super().__init__(tables, topics, blocked)
-        self._tracks: dict[Any, _Track] = {}
+        self._passes: dict[Any, _Passes] = {}
         self._factor = 1
         self._depth = 1.0
         self._without_object_at = 0.0
@@ -373,7 +373,7 @@ class SliceSearch(Search):
         skip = wanted.skip_objects | self._blocked, wanted.skip_ids | self._skipped_ids
         wanted = replace(wanted, slots=slots, skip_objects=skip[0], skip_ids=skip[1])
         chooser = HeadChooser(self, wanted)
-        self._tracks = {v: self._tracks.get(v) or _Track() for v in where.values}
+        self._passes = {v: self._passes.get(v) or _Passes() for v in where.values}
         budget = min(WINDOW, max(want, LEAST_WANT) * slots * self._factor)
         each = math.ceil(budget / len(where.values))
         places = self._look_urgent_in(conn, where, chooser, now, want)
@@ -383,11 +383,11 @@ class SliceSearch(Search):
             chooser.offer(row)
         free = len(chooser.own) - ranked
         chosen, self._overtaken = chooser.chosen(want, self._overtaken)
-        tracks = self._tracks.values()
-        complete = all(track.heads.over and track.without_object.over for track in tracks)
+        all_passes = self._passes.values()
+        complete = all(one.heads.over and one.without_object.over for one in all_passes)
         if complete:
-            for track in tracks:
-                track.heads.over = False
+            for one in all_passes:
+                one.heads.over = False
         if free >= 2 * want:
             self._factor = max(1, self._factor // 2)
         elif free < want and widen:
@@ -419,41 +419,39 @@ class SliceSearch(Search):
     def _gather(
         self, conn: Connection, where: Slice, each: int, skip: Skip
     ) -> tuple[list[tuple[Candidate, Any]], bool]:
-        """Continue each lap. Returns rows, each with its slice's value, and whether a longer step
+        """Continue each pass. Returns rows, each with its slice's value, and whether a longer step
         would find more."""
-        laps = [track.heads for track in self._tracks.values()]
-        found = self._read(conn, where, each, laps, skip)
+        passes = [one.heads for one in self._passes.values()]
+        found = self._read(conn, where, each, passes, skip)
         now = time.monotonic()
         if now >= self._without_object_at:
-            laps = [track.without_object for track in self._tracks.values()]
-            more = self._read(conn, where, each, laps, skip, without_object=True)
+            passes = [one.without_object for one in self._passes.values()]
+            more = self._read(conn, where, each, passes, skip, without_object=True)
             self._without_object_at = 0.0 if more else now + DUE_SECONDS
             found += more
-        tracks = self._tracks.values()
-        return found, any(
-            t.heads.after is not None or t.without_object.after is not None for t in tracks
-        )
+        both = [it for one in self._passes.values() for it in (one.heads, one.without_object)]
+        return found, any(it.after is not None for it in both)
 
     def _read(
         self,
         conn: Connection,
         where: Slice,
         each: int,
-        laps: Sequence[_Lap],
+        passes: Sequence[_SlicePass],
         skip: Skip,
         *,
         without_object: bool = False,
     ) -> list[tuple[Candidate, Any]]:
-        """Continue each lap by about `each` heads; returns rows, each with its slice's value."""
-        places = [Place(v, lap.after) for v, lap in zip(where.values, laps, strict=True)]
+        """Continue each pass by about `each` heads; returns rows, each with its slice's value."""
+        places = [Place(v, one.after) for v, one in zip(where.values, passes, strict=True)]
         if without_object:
             rows = max(each, LEAST_ROWS)
             pages = slices.without_object(conn, self.tables, where.by, places, rows)
         else:
             pages = self._read_heads(conn, where, places, each)
         found: list[tuple[Candidate, Any]] = []
-        for value, lap, page in zip(where.values, laps, pages, strict=True):
-            lap.advance(page, self._any_can_run(page, skip))
+        for value, one, page in zip(where.values, passes, pages, strict=True):
+            one.advance(page, self._any_can_run(page, skip))
             found += [(row, value) for row in page.found]
         return found
 
@@ -506,22 +504,22 @@ class AgeSearch(SliceSearch):
         some_can_run = False
         behind: list[Place] = []
         for value, front in zip(where.values, fronts, strict=True):
-            track = self._tracks[value]
-            track.without_object.over = True  # this index has them among the others
+            passes = self._passes[value]
+            passes.without_object.over = True  # this index has them among the others
             found += [(row, value) for row in front.found]
             can_run = self._any_can_run(front, skip)
             some_can_run |= can_run
             if front.after is None:
-                track.heads.after, track.heads.over = None, not can_run
+                passes.heads.after, passes.heads.over = None, not can_run
                 continue
-            track.heads.over &= not can_run
-            after = track.heads.after
+            passes.heads.over &= not can_run
+            after = passes.heads.after
             behind.append(Place(value, front.after if after is None else max(after, front.after)))
         if behind and (not some_can_run or self._factor >= WIDEST):
             rows = max(LEAST_ROWS, BEHIND // len(behind))
             pages = self._by_age(conn, where.by, behind, rows)
             for place, page in zip(behind, pages, strict=True):
-                self._tracks[place.value].heads.advance(page, self._any_can_run(page, skip))
+                self._passes[place.value].heads.advance(page, self._any_can_run(page, skip))
                 found += [(row, place.value) for row in page.found]
         return found, some_can_run and bool(behind)
 

@@ -273,7 +273,7 @@ class TableSearch(Search):
             return True, first
         self._due_at = now + DUE_SECONDS
         limit, since = max(want, IDLE_OBJECTS), self._since
-        if self._urgent.there:
+        if self._urgent.has_priority:
             first = ranked.due_and_ranked(conn, self.tables, since=since, limit=limit, most=most)
             chooser.priorities |= first.priorities
         rows = (
