@@ -3,13 +3,15 @@ claim."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from msgworker import App
 from msgworker.instance.claiming import search as searching
-from msgworker.instance.claiming.heads import Wanted
+from msgworker.instance.claiming.heads import Look, Wanted
 from msgworker.instance.claiming.search import PASSING_SECONDS, TableSearch
 from msgworker.store import candidates
 
@@ -137,3 +139,37 @@ def test_many_behind_others_are_found_in_full_looks(app):
     sent(app, "fast", [None] * 300)
     seen = [len(look(app, search, want=100)) for _ in range(3)]
     assert max(seen) == 100
+
+
+@pytest.mark.requires("index_by_age")
+def test_a_message_behind_objects_that_wait_for_retries_is_found_by_the_next_look(app, monkeypatch):
+    """As while a service is away: each object has a head that waits for its next try, and a message
+    behind it. No look waits for a whole round over the objects."""
+    monkeypatch.setattr(searching, "BEHIND_SECONDS", 0.0)
+    monkeypatch.setattr(searching, "ROUND_LEFT_TO_OTHERS", 1e9)
+    objects = [f"o{i}" for i in range(2_000)]
+    sent(app, "fast", objects * 2)
+    c = app.tables.cols()
+    waits = app.tables.values(
+        status=-1, error_try_times=1, available_at=datetime.now(UTC) + timedelta(hours=1)
+    )
+    with app.engine.begin() as conn:
+        first = conn.scalar(sa.select(sa.func.min(c.msg_id)))
+        heads = c.msg_id < first + len(objects)
+        conn.execute(sa.update(app.tables.message).where(heads).values(waits))
+    search = TableSearch(app.tables, frozenset(["fast"]))
+
+    def looked() -> Look:
+        with app.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
+            return search.look(conn, Wanted(2, may_rest=True))
+
+    for _ in range(1_000):
+        found = looked()
+        if found.rests:
+            break
+        search.lost(found.candidates)  # no claim gets one: they are no heads
+    assert found.rests
+    sent(app, "fast", ["another"])
+    found = looked()
+    assert "another" in [one.object_id for one in found.candidates]
+    assert found.rests

@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import starmap
 
-from msgworker.instance.claiming.heads import LONGEST_REST_SECONDS, Look
+from msgworker.instance.claiming.heads import LONGEST_REST_SECONDS, ROUND_LEFT_TO_OTHERS, Look
 from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.state import Controls
 from msgworker.message import topic_of
@@ -455,8 +455,6 @@ IDLE_GROWTH = 1.3
 BUSY_GROWTH = 2.0
 LONGEST_BUSY_SECONDS = 0.25
 """The longest time between two looks while messages are in flight and lanes are free."""
-ROUND_LEFT_TO_OTHERS = 4.0
-"""The pause in and after a round over the objects, as a multiple of its time."""
 
 
 class PollPace:
@@ -499,8 +497,8 @@ class PollPace:
     def looked(self, look: Look) -> None:
         """After a look of which nothing was claimed."""
         now = self._clock()
-        if look.complete or look.round_over:
-            took = 0.0 if self._round_since is None else now - self._round_since
+        if look.complete or look.round_over or look.rests:
+            took = 0.0 if self._round_since is None or look.rests else now - self._round_since
             self._rest = min(ROUND_LEFT_TO_OTHERS * took, LONGEST_REST_SECONDS)
             self._round_since, self._look_seconds = None, 0.0
         else:

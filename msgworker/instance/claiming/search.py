@@ -27,6 +27,7 @@ from msgworker.instance.claiming.heads import (
     DUE_SECONDS,
     FORGET_SECONDS,
     LONGEST_REST_SECONDS,
+    ROUND_LEFT_TO_OTHERS,
     HeadChooser,
     Look,
     Search,
@@ -41,6 +42,8 @@ from msgworker.store.rows import MIN_ID
 from msgworker.table import Tables
 
 IDLE_WINDOW = 128
+BEHIND_SECONDS = 0.1
+ALL = Those(frozenset(), True)
 LEAST_SPAN, MOST_SPAN, MOST_STEPS = 256, 16_000, 8
 """The least and the most rows of a step past messages of other topics, and the steps of a look."""
 PASSING_SECONDS = 0.02
@@ -170,8 +173,11 @@ class TableSearch(Search):
         `_look_own`; _own_at: when to read those again. _width: how many times more rows than wanted
         heads it reads. _among: where to read by topic; _crowded: most rows are of other topics, so
         that all are read by topic; _passing: this look is not past rows of other topics yet.
+        _buried: the window does not reach the newest row, and was too little once: what has come
+        since is read first, every BEHIND_SECONDS (_behind_at), or it would wait for a round.
         _since: the place in the rows that have become due; _due_at: when to read those. _cursor_at:
-        when to step the cursor. _from_start: this look began at the very start.
+        when to step the cursor. _round_at: when its round began; _rests_until: when the next one
+        may, see `Look.rests`. _from_start: this look began at the very start.
         """
         super().__init__(tables, topics, blocked)
         self._mark = MIN_ID
@@ -181,11 +187,12 @@ class TableSearch(Search):
         self._beginning = Beginning()
         self._from_start = True
         self._among = Steps()
-        self._crowded = self._passing = False
+        self._crowded = self._passing = self._buried = False
         self._since: tuple[Any, int] | None = None
         self._due_at = 0.0
         self._cursor = ObjectCursor(tables)
-        self._cursor_at = 0.0
+        self._cursor_at = self._rests_until = self._behind_at = 0.0
+        self._round_at: float | None = None
 
     def use(self, tables: Tables) -> None:
         self._cursor.tables = tables
@@ -211,7 +218,9 @@ class TableSearch(Search):
         self._from_start = True
         if whole and self.tables.database.oldest_index:
             complete = self._look_window(conn, chooser, want, wanted.held, enough) and due_complete
-        if whole and len(chooser.own) < enough and not complete and not self._passing:
+        rests = wanted.may_rest and self._buried and time.monotonic() < self._rests_until
+        if whole and len(chooser.own) < enough and not (complete or self._passing or rests):
+            self._round_at = self._round_at or now
             round_over = self._look_objects(conn, chooser, enough)
             complete = round_over and self._cursor.clean
             self._from_start = True
@@ -220,7 +229,17 @@ class TableSearch(Search):
         seconds = time.monotonic() - now
         look = Look(found, chooser.quarantined, complete, round_over, self._from_start, seconds)
         look.of_others = chooser.of_others
+        look.rests = rests or (round_over and self._rested(look, wanted))
         return look
+
+    def _rested(self, look: Look, wanted: Wanted) -> bool:
+        """After a round over the objects: whether the next one waits."""
+        now = time.monotonic()
+        took, self._round_at = now - (self._round_at or now), None
+        if look.candidates or not (wanted.may_rest and self._buried):
+            return False
+        self._rests_until = now + min(ROUND_LEFT_TO_OTHERS * took, LONGEST_REST_SECONDS)
+        return True
 
     @property
     def _those(self) -> Those | None:
@@ -311,6 +330,9 @@ class TableSearch(Search):
             return self._look_window_among(conn, chooser, size, enough, those)
         if self._look_own(conn, chooser, held + want * self._width, enough):
             return False
+        if self._buried and time.monotonic() >= self._behind_at:
+            self._look_behind_end(conn, chooser, size, ALL)
+            self._behind_at = time.monotonic() + BEHIND_SECONDS
         started, beginning = time.monotonic(), self._beginning
         due = beginning.is_due(started)
         mark = MIN_ID if due else max(self._mark, beginning.low)
@@ -327,6 +349,9 @@ class TableSearch(Search):
         if chooser.slots > 1 and not whole and sum(r.object_id is None for r in rows) * 2 > size:
             self._own = (chooser.slot, chooser.slots, mark)
         short = not whole and len(chooser.own) < enough
+        if short and not self._buried:
+            self._among.end = None  # only what comes from now on
+        self._buried = not whole and (short or self._buried)
         if short and self._is_crowded(chooser, rows) and (those := self._those) is not None:
             return self._look_window_among(conn, chooser, size, enough, those)
         if rows:
