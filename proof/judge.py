@@ -226,6 +226,8 @@ class Terms:
     `metered`: the ids of which so many may start `per_second`, or at once after a pause.
     `outages`: when the database was away, as seen from outside; I9 gives that much more time.
     `ticks`: the schedules of a second that have fired.
+    `let_go`: claims (instance, msg_id, time) that a standby still has, of messages whose instance
+    has settled them: nothing of these runs.
     """
 
     max_tries: int = 3
@@ -242,6 +244,7 @@ class Terms:
     per_second: float = 0.0
     outages: Iterable[Outage] = ()
     ticks: Collection[str] = ()
+    let_go: Collection[tuple[str, int, float]] = frozenset()
 
 
 @dataclass(slots=True, eq=False)
@@ -969,7 +972,7 @@ def _holds(book: _Book) -> Iterator[_Hold]:
     for story in book.stories.values():
         crashed = -1  # the generation in which the message last saw a crash
         for t in story.tries:
-            if t.claim:
+            if t.claim and (t.instance, story.msg_id, t.claim.event.at) not in book.set.let_go:
                 last = t.attempt == book.set.max_tries and crashed == t.generation
                 yield _Hold(t.claim.late, _held_until(book, t), last, story, t)
             if t.recovered:

@@ -218,12 +218,20 @@ def judge(
         {i: row for i, row in epoch.last.rows().items() if i in lines},
         [(at, rows) for at, rows in told.observed if epoch.begun < at < epoch.ended - 1.0],
     )
+    first = {} if epoch.first is None else epoch.first.lines
+    before = [e for e in told.events if e.at < epoch.begun]
+    let_go = {
+        (line.claimed_by, msg_id, epoch.begun)
+        for msg_id, line in first.items()
+        if line.claimed_by is not None and _since_claimed(msg_id, line, before) is None
+    }
     terms = Terms(
         ttl=ttl,
         heartbeat=ttl / 3 + MARGIN_SECONDS,
         transactional={i for i, line in lines.items() if line.topic == "exact"},
         finished=finished,
         outages=outages,
+        let_go=let_go,
     )
     return [*check(events, final, terms), *_touched(over, epoch)]
 
@@ -274,6 +282,8 @@ def _events(told: Told, epoch: Epoch, over: Mapping[int, Line]) -> list[Event]:
             continue
         if event.kind == Kind.RECOVERED and event.msg_id in over:
             continue
+        if event.kind == Kind.SETTLED and event.msg_id in over and _sent_before(event, epoch):
+            continue  # the old primary committed it, and the new one has it: the answer came late
         kept.append(event)
     killed = [
         replace(e, at=max(e.at, epoch.begun), since=None if e.at < epoch.begun else e.since)
@@ -281,6 +291,10 @@ def _events(told: Told, epoch: Epoch, over: Mapping[int, Line]) -> list[Event]:
         if e.at < epoch.ended
     ]
     return [*known, *tidy([*kept, *_untold(told, epoch, kept)], killed)]
+
+
+def _sent_before(event: Event, epoch: Epoch) -> bool:
+    return event.since is not None and event.since < epoch.begun
 
 
 def _untold(told: Told, epoch: Epoch, kept: list[Event]) -> Iterator[Event]:
@@ -318,8 +332,16 @@ def _history_of(msg_id: int, line: Line, before: list[Event], at: float) -> Iter
         assert line.status in (NEW, FAILED, PROCESSING)
         return
     yield tell(Kind.CLAIMED, line.claimed_by, attempt=line.tries + 1)
+    for e in _since_claimed(msg_id, line, before) or ():
+        yield replace(e, at=at, since=None)
+
+
+def _since_claimed(msg_id: int, line: Line, before: list[Event]) -> list[Event] | None:
+    """What the instance that has the flag has done with the message since it claimed it; None = it
+    has settled it, and that is lost."""
     theirs = [e for e in before if (e.instance, e.msg_id) == (line.claimed_by, msg_id)]
     last = max((i for i, e in enumerate(theirs) if e.kind == Kind.CLAIMED), default=len(theirs))
     since = [e for e in theirs[last:] if e.kind != Kind.CLAIMED]
-    if not any(e.kind == Kind.SETTLED and e.detail != Outcome.LOST for e in since):
-        yield from (replace(e, at=at, since=None) for e in since if e.kind != Kind.SETTLED)
+    if any(e.kind == Kind.SETTLED and e.detail != Outcome.LOST for e in since):
+        return None
+    return [e for e in since if e.kind != Kind.SETTLED]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from math import inf
 
 from proof.crash.fleet import Sent
@@ -84,3 +85,26 @@ def test_a_claim_that_stands_on_the_promoted_server_goes_on() -> None:
     assert broken(told_of(*x), held) == []
     twice = [*x, *life("y", 9.96)[1:2], *life("x", 30.0)[1:2]]
     assert broken(told_of(*twice), held)
+
+
+def test_a_settle_that_the_new_server_has_may_be_answered_late() -> None:
+    over = Epoch(10.0, 90.0, seen(line(1, 2)), seen(line(1, 2)))
+
+    def settled(since: float) -> Event:
+        return Event(Kind.SETTLED, 12.0, "x", 1, "a", detail=Outcome.DONE, since=since)
+
+    ran = life("x", 9.0)[:3]
+    assert broken(told_of(*ran, settled(9.3)), over) == []
+    assert any("I5" in text for text in broken(told_of(*ran, settled(11.0)), over))
+
+
+def test_what_was_settled_in_vain_is_not_held_beside_a_message_on_its_last_try() -> None:
+    suspect = Line("b", 0, 2, 1, None, "plain", 2)
+    first = seen(line(1, 1, 0, "x"), suspect)
+    epoch = Epoch(10.0, 90.0, first, seen(line(1, 1, 0, "x"), suspect._replace(status=2)))
+    alone = [replace(e, msg_id=2, object_id="b") for e in life("x", 20.0)]
+    alone[0] = replace(alone[0], attempt=3)
+    settled = told_of(*life("x", 9.0), *alone)
+    assert broken(settled, epoch, finished=False) == []
+    runs = told_of(*life("x", 9.0)[:2], *alone)
+    assert any("I10" in text for text in broken(runs, epoch, finished=False))
