@@ -25,7 +25,7 @@ MADE_BY_US = {
 CALLED_BY_US = {
     name
     for scope in ("Instance", "Partitions", "Segments")
-    for name in (f"{scope}.seat", f"{scope}.seat(standing)")
+    for name in (f"{scope}.role", f"{scope}.seat", f"{scope}.seat(standing)")
 }
 """What an instance asks its scope."""
 
