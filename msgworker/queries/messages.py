@@ -24,7 +24,7 @@ from msgworker.store import bounded, tries
 from msgworker.store.bounded import Filter, Found
 from msgworker.store.controls import Request
 from msgworker.store.items import Items
-from msgworker.store.rows import looks
+from msgworker.store.rows import from_indexes
 from msgworker.store.tries import Kind, Try
 from msgworker.table import (
     AUDIT,
@@ -315,7 +315,7 @@ def unfinished(conn: Connection, t: Tables) -> int:
     """How many messages are unfinished."""
 
     def build() -> Any:
-        counts = looks(t, t.all_open, lambda _: [sa.func.count()])
+        counts = from_indexes(t, t.all_open, lambda _: [sa.func.count()])
         return sa.select(reduce(add, (one.scalar_subquery() for one in counts)))
 
     return int(conn.execute(t.built("unfinished", build)).scalar_one())

@@ -20,7 +20,7 @@ from msgworker.queries.instances import InstanceInfo, Life, why_not
 from msgworker.store import controls, jobs
 from msgworker.store.bounded import Capped
 from msgworker.store.recover import undated
-from msgworker.store.rows import looks
+from msgworker.store.rows import from_indexes
 from msgworker.table import JOB, Cols, Tables, lit
 from msgworker.table.tables import ONE, ZERO, job_msg_id
 
@@ -342,9 +342,9 @@ def _without_object(t: Tables, cut: bool, role: str | None) -> list[sa.Select[An
     index, its = JOB if role == "job_id" else None, partial(_of_the_job, role=role)
     if not cut:
         facts = partial(_fact_columns, t, count=ONE, role=role)
-        return looks(t, t.without_object, facts, its, index)
+        return from_indexes(t, t.without_object, facts, its, index)
     found = []
-    for ids in looks(t, t.without_object, lambda c: [c.msg_id.label("i")], its, index):
+    for ids in from_indexes(t, t.without_object, lambda c: [c.msg_id.label("i")], its, index):
         some = ids.limit(bindparam("most", type_=sa.Integer())).subquery("s")
         h = t.cols(t.message.alias("k"))
         rows = some.join(h.msg_id.table, h.msg_id == some.c.i)

@@ -37,7 +37,7 @@ from msgworker.message import (
     ends_at,
 )
 from msgworker.payload import is_text
-from msgworker.store.rows import MIN_ID, in_all, looks, running_ids
+from msgworker.store.rows import MIN_ID, from_indexes, in_all, running_ids
 from msgworker.store.tries import in_group
 from msgworker.table import JOB, Cols, Tables, lit
 from msgworker.table.tables import by_job, job_status
@@ -544,6 +544,7 @@ def _below(conn: Connection, t: Tables) -> int:
     index."""
     c = t.cols()
     first = failed(t, c).query(t, [t.failed_key(c)], [], end=None, limit=1)
-    opened = in_all(looks(t, t.all_open, lambda c: [sa.func.min(t.open_msg_id(c)).label("i")]))
-    found = [conn.scalar(sa.select(sa.func.min(opened.subquery("open").c.i))), conn.scalar(first)]
+    each = from_indexes(t, t.all_open, lambda c: [sa.func.min(t.open_msg_id(c)).label("i")])
+    opened = sa.select(sa.func.min(in_all(each).subquery("open").c.i))
+    found = [conn.scalar(opened), conn.scalar(first)]
     return min((int(one) for one in found if one is not None), default=MOST) - 1

@@ -28,7 +28,7 @@ from msgworker.errors import MsgworkerError
 from msgworker.message import Status
 from msgworker.payload import is_text, quoted
 from msgworker.table import MAX_HEADERS, Cols, Tables, lit
-from msgworker.table.tables import ONE, ZERO, Look
+from msgworker.table.tables import ONE, ZERO, Entries
 
 # How a statement is sent: `sent_often` for the path of a message, `changed` for an UPDATE of ids on
 # it, `fetch` where rows of messages are read (an odd text costs no batch); all else by `execute`.
@@ -384,9 +384,9 @@ def in_union(t: Tables, query: Select[Any], name: str) -> Select[Any]:
 # --- Running rows, by their index: few entries, whatever the size of the table.
 
 
-def looks(
+def from_indexes(
     t: Tables,
-    at: Callable[[Cols, Cols], Sequence[Look]],
+    at: Callable[[Cols, Cols], Sequence[Entries]],
     columns: Callable[[Cols], Sequence[ColumnElement[Any]]],
     where: Callable[[Cols], Sequence[ColumnElement[bool]]] = lambda _: (),
     index: str | None = None,
@@ -406,7 +406,7 @@ def of_running(
     where: Callable[[Cols], Sequence[ColumnElement[bool]]] = lambda _: (),
 ) -> Any:
     """A SELECT of running rows, by their index."""
-    return in_all(looks(t, t.running_rows, columns, where))
+    return in_all(from_indexes(t, t.running_rows, columns, where))
 
 
 def in_all(selects: Sequence[Any]) -> Any:

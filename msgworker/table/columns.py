@@ -198,8 +198,8 @@ MAX_SCHEDULE = 100
 """The most characters of a schedule's name."""
 DEFAULT_TRIES = 3
 WIDE = "msgworker_wide"
-"""Key in `info` of an index whose predicate a later version has narrowed: the one before, by which
-it is found too, and costs more."""
+"""Key in `info` of an index that has fewer rows since a later version: the predicate from before.
+An index that has this one serves too, and costs more."""
 ADDED = "msgworker_added"
 """Marks a column that a later version has added to one of our tables, with the effect of its
 absence; instances work without it."""

@@ -53,7 +53,7 @@ from msgworker.table.columns import (
 )
 from msgworker.table.tables import (
     ONE,
-    Look,
+    Entries,
     Tables,
     generated,
     held_key,
@@ -162,10 +162,10 @@ class CaseIndexes(Tables):
     def open_rows(self, c: Cols) -> ColumnElement[bool]:
         return sa.true()
 
-    def all_open(self, c: Cols, d: Cols) -> Sequence[Look]:
+    def all_open(self, c: Cols, d: Cols) -> Sequence[Entries]:
         return ((c, "object", self.open_object(c).is_not(None)),)
 
-    def running_rows(self, c: Cols, d: Cols) -> Sequence[Look]:
+    def running_rows(self, c: Cols, d: Cols) -> Sequence[Entries]:
         return (
             (c, "guard", self.running_object(c).is_not(None)),
             (d, "object", self.open_object(d) == text_lit(NO_OBJECT_RUNNING)),
@@ -175,7 +175,7 @@ class CaseIndexes(Tables):
         none, busy = text_lit(NO_OBJECT), text_lit(NO_OBJECT_RUNNING)
         return sa.or_(key < none, sa.and_(key > none, key < busy), key > busy)
 
-    def without_object(self, c: Cols, d: Cols) -> Sequence[Look]:
+    def without_object(self, c: Cols, d: Cols) -> Sequence[Entries]:
         none = [text_lit(NO_OBJECT), text_lit(NO_OBJECT_RUNNING)]
         return ((c, "object", self.open_object(c).in_(none)),)
 
@@ -242,7 +242,7 @@ class GeneratedColumns(CaseIndexes):
             return super().running_object(c)
         return generated(c, RUNNING_OBJECT + self.spec.part)
 
-    def running_rows(self, c: Cols, d: Cols) -> Sequence[Look]:
+    def running_rows(self, c: Cols, d: Cols) -> Sequence[Entries]:
         with_object, without = super().running_rows(c, d)
         if self.database.guard_case == "function":
             # Where it IS NOT NULL, but to MySQL no index on an expression answers that.

@@ -229,8 +229,8 @@ def if_of_a_job(t: Tables, c: Cols, value: ColumnElement[int]) -> ColumnElement[
 # --- The base of all statements: the existing columns, and the predicates of the protocol.
 
 R = TypeVar("R")
-Look = tuple[Cols, str, ColumnElement[bool]]
-"""Where rows are found: the columns, the suffix of the index, and its predicate."""
+Entries = tuple[Cols, str, ColumnElement[bool]]
+"""Rows as an index has them: the columns, the suffix of its name, and the predicate."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -435,7 +435,7 @@ class Tables(ABC):
         return [self.tries(c) == sa.bindparam("mw_tries", type_=sa.Integer())]
 
     def holds_or_waits(self, c: Cols) -> ColumnElement[bool]:
-        """A running message without an object holds nothing back, and waits for nothing."""
+        """All but running messages without an object, which hold nothing back."""
         return sa.or_(c.object_id.is_not(None), c.status != lit(Status.PROCESSING))
 
     def waits_for_no_instant(self, c: Cols) -> ColumnElement[bool]:
@@ -554,23 +554,23 @@ class Tables(ABC):
         that do not run."""
         return sa.and_(self.unfinished(c), self.holds_or_waits(c))
 
-    def running_rows(self, c: Cols, d: Cols) -> Sequence[Look]:
+    def running_rows(self, c: Cols, d: Cols) -> Sequence[Entries]:
         """How all running rows are found: by `c`, and by `d` too where it takes two queries; the
         index and the predicate of each."""
         return ((c, "guard", self.running(c)),)
 
-    def all_open(self, c: Cols, d: Cols) -> Sequence[Look]:
+    def all_open(self, c: Cols, d: Cols) -> Sequence[Entries]:
         """How all unfinished rows are found, as in `running_rows`."""
         return (c, "object", self.open_rows(c)), self._running_alone(d)
 
-    def _running_alone(self, d: Cols) -> Look:
+    def _running_alone(self, d: Cols) -> Entries:
         return d, "guard", sa.and_(self.running(d), d.object_id.is_(None))
 
     def between_objects(self, key: ColumnElement[Any]) -> ColumnElement[bool]:
         """The entries of the object index that have an object, by its key, as ranges."""
         return key.is_not(None)
 
-    def without_object(self, c: Cols, d: Cols) -> Sequence[Look]:
+    def without_object(self, c: Cols, d: Cols) -> Sequence[Entries]:
         """How all unfinished rows without an object are found, as in `running_rows`."""
         waits = sa.and_(*self.waiting_without_object(c))
         return (c, "object", waits), self._running_alone(d)

@@ -146,7 +146,6 @@ def test_a_message_behind_objects_that_wait_for_retries_is_found_by_the_next_loo
     """As while a service is away: each object has a head that waits for its next try, and a message
     behind it. No look waits for a whole round over the objects."""
     monkeypatch.setattr(searching, "BEHIND_SECONDS", 0.0)
-    monkeypatch.setattr(searching, "ROUND_LEFT_TO_OTHERS", 1e9)
     objects = [f"o{i}" for i in range(2_000)]
     sent(app, "fast", objects * 2)
     c = app.tables.cols()
@@ -159,17 +158,18 @@ def test_a_message_behind_objects_that_wait_for_retries_is_found_by_the_next_loo
         conn.execute(sa.update(app.tables.message).where(heads).values(waits))
     search = TableSearch(app.tables, frozenset(["fast"]))
 
-    def looked() -> Look:
+    def looked(*, rests: bool = False) -> Look:
         with app.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
-            return search.look(conn, Wanted(2, may_rest=True))
+            return search.look(conn, Wanted(2, rests=rests))
 
     for _ in range(1_000):
         found = looked()
-        if found.rests:
+        if found.round_over and not found.candidates:
             break
         search.lost(found.candidates)  # no claim gets one: they are no heads
-    assert found.rests
+    assert found.round_over
+    assert found.finds_new
     sent(app, "fast", ["another"])
-    found = looked()
+    found = looked(rests=True)
     assert "another" in [one.object_id for one in found.candidates]
-    assert found.rests
+    assert not found.round_over

@@ -67,6 +67,22 @@ def test_there_is_no_pause_while_there_is_work_and_a_tick_while_hands_are_full(w
     assert after(pace(), won, holding=holding) == pause
 
 
+@pytest.mark.parametrize("drains", [False, True])
+def test_looks_that_find_what_is_new_go_on_between_two_rounds(drains: bool) -> None:
+    clock = Ticking()
+    one = pace(drains=drains, clock=clock)
+    one.looked(Look(seconds=0.5, finds_new=True))
+    clock.now += 2.0
+    one.looked(Look(round_over=True, seconds=0.5, finds_new=True))
+    assert after(one, 0) < 0.1
+    assert one.rests is not drains
+    clock.now += 7.9  # four times the time of the round
+    one.looked(Look(seconds=0.5, finds_new=True))
+    assert one.rests is not drains
+    clock.now += 0.2
+    assert not one.rests
+
+
 def test_idle_pauses_grow_to_the_longest_and_begin_anew_with_work_or_a_call() -> None:
     one = pace()
     grown = [after(one, 0) for _ in range(30)]

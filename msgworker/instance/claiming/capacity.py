@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import starmap
 
-from msgworker.instance.claiming.heads import LONGEST_REST_SECONDS, ROUND_LEFT_TO_OTHERS, Look
+from msgworker.instance.claiming.heads import LONGEST_REST_SECONDS, Look
 from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.state import Controls
 from msgworker.message import topic_of
@@ -455,6 +455,8 @@ IDLE_GROWTH = 1.3
 BUSY_GROWTH = 2.0
 LONGEST_BUSY_SECONDS = 0.25
 """The longest time between two looks while messages are in flight and lanes are free."""
+ROUND_LEFT_TO_OTHERS = 4.0
+"""The pause in and after a round over the objects, as a multiple of its time."""
 
 
 class PollPace:
@@ -483,11 +485,18 @@ class PollPace:
         self._round_since: float | None = None  # when the unfinished round over the objects began
         self._look_seconds = 0.0  # of the last look of an unfinished round
         self._rest = 0.0  # the pause after the last round
+        self._no_round_until = 0.0  # the same, if looks go on meanwhile that find what is new
 
     def restart(self) -> None:
         """There may be work now: look at once, then start with the shortest idle pause."""
         self._pause = FIRST_IDLE_SECONDS
         self._look_at, self._woken = 0.0, True
+
+    @property
+    def rests(self) -> bool:
+        """Whether a look that finds what is new without it leaves out the round over the
+        objects."""
+        return self._clock() < self._no_round_until
 
     @property
     def look_in(self) -> float:
@@ -497,11 +506,13 @@ class PollPace:
     def looked(self, look: Look) -> None:
         """After a look of which nothing was claimed."""
         now = self._clock()
-        if look.complete or look.round_over or look.rests:
-            took = 0.0 if self._round_since is None or look.rests else now - self._round_since
-            self._rest = min(ROUND_LEFT_TO_OTHERS * took, LONGEST_REST_SECONDS)
+        if look.complete or look.round_over:
+            took = 0.0 if self._round_since is None else now - self._round_since
+            rest = min(ROUND_LEFT_TO_OTHERS * took, LONGEST_REST_SECONDS)
+            alone = look.finds_new and not self._drains
+            self._rest, self._no_round_until = (0.0, now + rest) if alone else (rest, 0.0)
             self._round_since, self._look_seconds = None, 0.0
-        else:
+        elif not (look.finds_new and self.rests):
             self._round_since = now if self._round_since is None else self._round_since
             self._look_seconds = look.seconds
 

@@ -162,8 +162,8 @@ class Finder:
                 rest = limit_poller.rest() if self._covered else None
                 self._member.looked(complete=rest is not None, rest=rest)
 
-    def look(self, want: int, held: int, *, may_rest: bool = False) -> Look:
-        """Up to `want` heads, while `held` lanes with an object are in flight. may_rest: as in
+    def look(self, want: int, held: int, *, rests: bool = False) -> Look:
+        """Up to `want` heads, while `held` lanes with an object are in flight. rests: as in
         `Wanted`."""
         shared, controls = self._shared, self._shared.controls
         self.search.use(asking_jobs(self._setup.tables, controls.paused))
@@ -172,7 +172,7 @@ class Finder:
         if self.search.but != controls.limits.keys():
             self.search.but = frozenset(controls.limits)
             self.search.forget()
-        look = self._look_by(self.search, want, held, may_rest=may_rest)
+        look = self._look_by(self.search, want, held, rests=rests)
         self._covered = self._member is not None and look.complete and not look.candidates
         if self.search.unknown_topics:
             self.unhandled.report(self.search.unknown_topics)
@@ -189,7 +189,7 @@ class Finder:
         search.paused = shared.controls.paused
         return self._look_by(search, want, held)
 
-    def _look_by(self, search: Search, want: int, held: int, *, may_rest: bool = False) -> Look:
+    def _look_by(self, search: Search, want: int, held: int, *, rests: bool = False) -> Look:
         shared = self._shared
         in_flight, identity = shared.in_flight, shared.identity
         while look_again := in_flight.look_again:
@@ -208,7 +208,7 @@ class Finder:
             objects, ids = objects | ours, ids | mine
         most_of_others = self.contention.most_of_others(busy=self.search.busy)
         wanted = Wanted(
-            *(want, held, self.where, *shared.peers, most_of_others, objects, ids, may_rest)
+            *(want, held, self.where, *shared.peers, most_of_others, objects, ids, rests)
         )
         with self._link.statement() as conn:
             look = search.look(conn, wanted)

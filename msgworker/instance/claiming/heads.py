@@ -28,8 +28,6 @@ DUE_SECONDS = 0.02
 LONGEST_REST_SECONDS = 30.0
 """The longest pause that follows from how long a look took: one slow answer of the database must
 not delay messages for long."""
-ROUND_LEFT_TO_OTHERS = 4.0
-"""The pause in and after a round over the objects, as a multiple of its time."""
 WHOLE_REACH = 1 << 31
 
 
@@ -40,7 +38,7 @@ class Wanted:
     held: how many objects our lanes hold; their rows come first in the window. where: the slice to
     look in; None = the whole table. slot, slots: our share of the objects; if it has too few, up to
     `most_of_others` heads of others are taken. skip_objects, skip_ids: what is not to be found.
-    may_rest: see `Look.rests`.
+    rests: no round over the objects is wanted by a look that finds what is new without.
     """
 
     heads: int
@@ -51,7 +49,7 @@ class Wanted:
     most_of_others: int = WHOLE_REACH
     skip_objects: Set[Any] = frozenset()
     skip_ids: Set[int] = frozenset()
-    may_rest: bool = False
+    rests: bool = False
 
 
 @dataclass(slots=True)
@@ -64,9 +62,8 @@ class Look:
     from_start: it began at the very start of the table, see `Beginning`.
     round_over: a whole round over the objects has ended, perhaps with lost races.
     seconds: how long it took. places: by msg_id, the value of its slice.
-    of_others: how many candidates are in the shares of other instances. rests: a round over the
-    objects has found nothing, and the next one begins after a rest; the looks until then are cheap,
-    and find what is new.
+    of_others: how many candidates are in the shares of other instances. finds_new: it has read the
+    rows that came since, so that these need not wait for a round.
     """
 
     candidates: list[Candidate] = field(default_factory=list)
@@ -77,7 +74,7 @@ class Look:
     seconds: float = 0.0
     places: dict[int, Any] = field(default_factory=dict)
     of_others: int = 0
-    rests: bool = False
+    finds_new: bool = False
 
     @property
     def saw_all(self) -> bool:

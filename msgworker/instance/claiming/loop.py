@@ -186,8 +186,7 @@ class Fetcher(Role):
         """Look for up to `free` heads, and claim them; returns how many lanes were won. One in
         quarantine is claimed alone, when none of the `held` lanes is left."""
         me, idled = self._identity.id, self._lanes.take_idled()
-        may_rest = not self.drain_end.drains
-        look = self.finder.look(free, self._in_flight.with_object(), may_rest=may_rest)
+        look = self.finder.look(free, self._in_flight.with_object(), rests=self.pace.rests)
         self.looked = self._more = True
         alone = look if look.quarantined is not None else self._alone
         if alone is None or alone.quarantined is None:

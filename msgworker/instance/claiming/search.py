@@ -27,7 +27,6 @@ from msgworker.instance.claiming.heads import (
     DUE_SECONDS,
     FORGET_SECONDS,
     LONGEST_REST_SECONDS,
-    ROUND_LEFT_TO_OTHERS,
     HeadChooser,
     Look,
     Search,
@@ -176,8 +175,7 @@ class TableSearch(Search):
         _buried: the window does not reach the newest row, and was too little once: what has come
         since is read first, every BEHIND_SECONDS (_behind_at), or it would wait for a round.
         _since: the place in the rows that have become due; _due_at: when to read those. _cursor_at:
-        when to step the cursor. _round_at: when its round began; _rests_until: when the next one
-        may, see `Look.rests`. _from_start: this look began at the very start.
+        when to step the cursor. _from_start: this look began at the very start.
         """
         super().__init__(tables, topics, blocked)
         self._mark = MIN_ID
@@ -191,8 +189,7 @@ class TableSearch(Search):
         self._since: tuple[Any, int] | None = None
         self._due_at = 0.0
         self._cursor = ObjectCursor(tables)
-        self._cursor_at = self._rests_until = self._behind_at = 0.0
-        self._round_at: float | None = None
+        self._cursor_at = self._behind_at = 0.0
 
     def use(self, tables: Tables) -> None:
         self._cursor.tables = tables
@@ -218,9 +215,8 @@ class TableSearch(Search):
         self._from_start = True
         if whole and self.tables.database.oldest_index:
             complete = self._look_window(conn, chooser, want, wanted.held, enough) and due_complete
-        rests = wanted.may_rest and self._buried and time.monotonic() < self._rests_until
+        rests = wanted.rests and self._buried
         if whole and len(chooser.own) < enough and not (complete or self._passing or rests):
-            self._round_at = self._round_at or now
             round_over = self._look_objects(conn, chooser, enough)
             complete = round_over and self._cursor.clean
             self._from_start = True
@@ -229,17 +225,8 @@ class TableSearch(Search):
         seconds = time.monotonic() - now
         look = Look(found, chooser.quarantined, complete, round_over, self._from_start, seconds)
         look.of_others = chooser.of_others
-        look.rests = rests or (round_over and self._rested(look, wanted))
+        look.finds_new = self._buried
         return look
-
-    def _rested(self, look: Look, wanted: Wanted) -> bool:
-        """After a round over the objects: whether the next one waits."""
-        now = time.monotonic()
-        took, self._round_at = now - (self._round_at or now), None
-        if look.candidates or not (wanted.may_rest and self._buried):
-            return False
-        self._rests_until = now + min(ROUND_LEFT_TO_OTHERS * took, LONGEST_REST_SECONDS)
-        return True
 
     @property
     def _those(self) -> Those | None:
