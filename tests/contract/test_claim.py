@@ -15,6 +15,7 @@ from msgworker.instance.claiming import capacity, search
 from msgworker.instance.claiming.capacity import TICK_SECONDS
 from msgworker.instance.claiming.heads import Wanted
 from msgworker.store import candidates, claim, lease, recover
+from msgworker.store.candidates import Those
 from msgworker.store.rows import MIN_ID
 from tests.support.rounds import beat, fetch
 from tests.support.rows import edit, send
@@ -223,7 +224,7 @@ class Held:
 def held(app, request, monkeypatch) -> Iterator[Held]:
     one = Held(app, monkeypatch)
     if request.param == "limited":
-        one.search.but = frozenset(["limited"])
+        one.search.those = Those(frozenset(["limited"]), True)
     return one
 
 
@@ -295,7 +296,7 @@ def test_a_look_in_between_does_not_say_that_nothing_is_left(held, app):
 def test_a_look_that_goes_on_where_one_from_the_start_stopped_is_from_the_start(app, monkeypatch):
     """Or a drain would look afresh without end."""
     held = Held(app, monkeypatch)
-    held.search.but = frozenset(["limited"])
+    held.search.those = Those(frozenset(["limited"]), True)
     send(app, "waits")
     send(app, *[None] * 400, topic="limited")  # more than a look comes past that takes long
     for _ in range(8):

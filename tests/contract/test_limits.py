@@ -20,6 +20,7 @@ from msgworker.instance.running.outcome import Result
 from msgworker.limit import Limit
 from msgworker.message import Outcome
 from msgworker.store import candidates, claim, limits
+from msgworker.store.candidates import Those
 from msgworker.store.limits import Recorded
 from tests.support.leases import dead_holds, registered
 from tests.support.ops import DONE
@@ -263,15 +264,14 @@ def test_objects_of_limited_topics_are_not_read_again_in_each_round(app, monkeyp
     monkeypatch.setattr(candidates, "heads", seen)
     monkeypatch.setattr(passes, "READ_AGAIN", 1000.0)  # however slow the machine is
     one = search.TableSearch(app.tables, None)
-    one.but = frozenset(["t"])
+    one.those = Those(frozenset(["t"]), True)
     for busy, new in ((False, ("a", "z")), (True, ("a2", "z2"))):
         wanted |= set(send(app, *new, topic="free"))
-        one.busy = busy
         pages.clear()
         found: set[int] = set()
         with app.engine.connect() as conn:
             while not found >= wanted:
-                found |= {c.msg_id for c in one.look(conn, Wanted(5)).candidates}
+                found |= {c.msg_id for c in one.look(conn, Wanted(5, busy=busy)).candidates}
                 assert len(pages) < 30
         assert found == wanted
     assert len(pages) <= 4  # of 10
@@ -295,7 +295,7 @@ def test_limited_messages_without_an_object_are_not_proposed_among_others(app):
     waiting = set(send(app, *[None] * 30))
     (free,) = send(app, None, topic="free")
     one = search.TableSearch(app.tables, None)
-    one.but = frozenset(["t"])
+    one.those = Those(frozenset(["t"]), True)
     found: set[int] = set()
     with app.engine.connect() as conn:
         for _ in range(3):
@@ -348,7 +348,7 @@ def test_a_look_by_object_past_limited_ones_ends_when_it_took_long(sqlite_app, m
     with sqlite_app.engine.begin() as conn:
         sqlite_app.send_many(conn, "t", [(None, i) for i in range(600)])
     one = search.TableSearch(sqlite_app.tables, None)
-    one.but = frozenset(["t"])
+    one.those = Those(frozenset(["t"]), True)
     running = candidates.Candidate(1, "x", 1, 0, 0, "free", 0)
     by_age = candidates.Among([running], 1, False)
     monkeypatch.setattr(candidates, "oldest_among", lambda *_, **__: by_age)

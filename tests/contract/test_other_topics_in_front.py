@@ -14,6 +14,7 @@ from msgworker.instance.claiming import search as searching
 from msgworker.instance.claiming.heads import Look, Wanted
 from msgworker.instance.claiming.search import PASSING_SECONDS, TableSearch
 from msgworker.store import candidates
+from msgworker.store.candidates import Those
 
 IN_FRONT = 6_000
 LOOKS = 15
@@ -25,12 +26,10 @@ def made(app: App, why: str) -> TableSearch:
     """A search that leaves out the topic "slow"."""
     if why == "limited":  # the other one has a search of its own
         search = TableSearch(app.tables, frozenset(["fast"]))
-        search.only = frozenset(["fast"])
+        search.those = Those(frozenset(["fast"]), False)
         return search
     chosen = why == "not chosen"
-    search = TableSearch(app.tables, frozenset(["fast"]) if chosen else frozenset(["fast", "slow"]))
-    search.paused = frozenset() if chosen else frozenset(["slow"])
-    return search
+    return TableSearch(app.tables, frozenset(["fast"]) if chosen else frozenset(["fast", "slow"]))
 
 
 def sent(app: App, topic: str, objects: list[str | None]) -> None:
@@ -39,8 +38,9 @@ def sent(app: App, topic: str, objects: list[str | None]) -> None:
 
 
 def look(app: App, search: TableSearch, want: int = 10) -> list[Any]:
+    paused = frozenset(["slow"]) & (search.topics or frozenset())
     with app.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
-        return search.look(conn, Wanted(want)).candidates
+        return search.look(conn, Wanted(want, paused=paused)).candidates
 
 
 @pytest.mark.parametrize("name", [None, "o1"], ids=["no object", "an object"])

@@ -36,10 +36,10 @@ def looked(seed: int, offer: Offer) -> list[Any]:
     table = MessageTable(max_tries=chance.choice((1, 3)))
     topics = chance.choice((None, frozenset({"t", "u"})))
     search = Search(tables_for(table, DATABASES["postgresql"]), topics)
-    search.paused = chance.choice((frozenset(), frozenset({"u"})))
+    paused = chance.choice((frozenset(), frozenset({"u"})))
     passed, skipped = {f"o{chance.randrange(9)}"}, {chance.randrange(60)}
     slots = chance.choice((1, 1, 3))
-    skips = {"skip_objects": passed, "skip_ids": skipped}
+    skips = {"skip_objects": passed, "skip_ids": skipped, "paused": paused}
     pick = HeadChooser(search, Wanted(1, slot=chance.randrange(3), slots=slots, **skips))
 
     def row(msg_id: int) -> Candidate:

@@ -4,7 +4,7 @@ must skip; and a warning of topics without a handler.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence, Set
 from contextlib import contextmanager
 from math import inf
 from typing import Any
@@ -19,7 +19,7 @@ from msgworker.instance.state import ScopeMember, Setup, Shared
 from msgworker.logs import Said
 from msgworker.message import topic_of
 from msgworker.queries.instances import leased
-from msgworker.store.candidates import Candidate
+from msgworker.store.candidates import Candidate, Those
 from msgworker.store.controls import asking_jobs
 from msgworker.store.slices import other_numbers
 from msgworker.table import SLICES, Slice
@@ -96,7 +96,7 @@ class Finder:
         sliced = AgeSearch if by_age else SliceSearch
         self._kind = TableSearch if member is None else sliced
         self.search: Search = self._kind(setup.tables, setup.topics, shared.in_flight.blocked)
-        self._limited: dict[str, Search] = {}  # by topic; `search` leaves these topics out
+        self._limited: dict[str, Search] = {}  # by topic; `search` leaves them out
         self.unhandled = UnhandledTopics(setup, shared, self._link)
         self.where: Slice | None = None
         self._covered = False
@@ -114,7 +114,7 @@ class Finder:
         of another topic may stand before it."""
         for one in candidates:
             topic = topic_of(one.topic)
-            search = self._limited.get(topic) if topic in self.search.but else None
+            search = self._limited.get(topic) if topic in self._shared.controls.limits else None
             (search or self.search).lost([one])
 
     def skip(self, candidate: Candidate) -> None:
@@ -165,14 +165,11 @@ class Finder:
     def look(self, want: int, held: int, *, rests: bool = False) -> Look:
         """Up to `want` heads, while `held` lanes with an object are in flight. rests: as in
         `Wanted`."""
-        shared, controls = self._shared, self._shared.controls
-        self.search.use(asking_jobs(self._setup.tables, controls.paused))
-        self.search.paused = controls.apart
-        self.search.busy = len(shared.in_flight.lanes) >= self._setup.threads
-        if self.search.but != controls.limits.keys():
-            self.search.but = frozenset(controls.limits)
-            self.search.forget()
-        look = self._look_by(self.search, want, held, rests=rests)
+        controls = self._shared.controls
+        tables = asking_jobs(self._setup.tables, controls.paused)
+        limited = frozenset(controls.limits)
+        self.search.use(tables, Those(limited, True) if limited else None)
+        look = self._look_by(self.search, want, held, controls.apart, rests=rests)
         self._covered = self._member is not None and look.complete and not look.candidates
         if self.search.unknown_topics:
             self.unhandled.report(self.search.unknown_topics)
@@ -180,16 +177,16 @@ class Finder:
 
     def look_limited(self, topic: str, want: int, held: int) -> Look:
         """Up to `want` heads of a limited topic, while `held` such lanes are in flight."""
-        search, setup, shared = self._limited.get(topic), self._setup, self._shared
+        search, tables = self._limited.get(topic), self._setup.tables
+        paused = self._shared.controls.paused
         if search is None:
-            only = frozenset([topic])
-            search = self._kind(setup.tables, only)
-            search.only, self._limited[topic] = only, search
-        search.use(asking_jobs(setup.tables, shared.controls.paused))
-        search.paused = shared.controls.paused
-        return self._look_by(search, want, held)
+            search = self._limited[topic] = self._kind(tables, frozenset([topic]))
+        search.use(asking_jobs(tables, paused), Those(frozenset([topic]), False))
+        return self._look_by(search, want, held, paused)
 
-    def _look_by(self, search: Search, want: int, held: int, *, rests: bool = False) -> Look:
+    def _look_by(
+        self, search: Search, want: int, held: int, paused: Set[str], *, rests: bool = False
+    ) -> Look:
         shared = self._shared
         in_flight, identity = shared.in_flight, shared.identity
         while look_again := in_flight.look_again:
@@ -206,9 +203,13 @@ class Finder:
             # The index of slices has no running messages, but it has those behind them.
             ours, mine = in_flight.objects_and_ids()
             objects, ids = objects | ours, ids | mine
-        most_of_others = self.contention.most_of_others(busy=self.search.busy)
+        busy = len(in_flight.lanes) >= self._setup.threads
+        most_of_others = self.contention.most_of_others(busy=busy)
         wanted = Wanted(
-            *(want, held, self.where, *shared.peers, most_of_others, objects, ids, rests)
+            *(want, held, self.where, *shared.peers, most_of_others, objects, ids),
+            paused=paused,
+            busy=busy,
+            rests=rests,
         )
         with self._link.statement() as conn:
             look = search.look(conn, wanted)

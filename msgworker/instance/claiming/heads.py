@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from msgworker.message import in_quarantine, topic_of
 from msgworker.payload import is_text
 from msgworker.store import ranked
-from msgworker.store.candidates import Candidate, share_of_id
+from msgworker.store.candidates import Candidate, Those, share_of_id
 from msgworker.store.ranked import Ranked, RankedAt
 from msgworker.table import Slice, Tables
 from msgworker.table.tables import prioritized
@@ -38,7 +38,8 @@ class Wanted:
     held: how many objects our lanes hold; their rows come first in the window. where: the slice to
     look in; None = the whole table. slot, slots: our share of the objects; if it has too few, up to
     `most_of_others` heads of others are taken. skip_objects, skip_ids: what is not to be found.
-    rests: no round over the objects is wanted by a look that finds what is new without.
+    paused: topics that are not claimed now. busy: no thread waits for work. rests: no round over
+    the objects is wanted by a look that finds what is new without.
     """
 
     heads: int
@@ -49,6 +50,8 @@ class Wanted:
     most_of_others: int = WHOLE_REACH
     skip_objects: Set[Any] = frozenset()
     skip_ids: Set[int] = frozenset()
+    paused: Set[str] = frozenset()
+    busy: bool = False
     rests: bool = False
 
 
@@ -187,6 +190,7 @@ class HeadChooser:
         self._search = search
         self._skipped = set(wanted.skip_objects)
         self._skip_ids = wanted.skip_ids
+        self.wanted = wanted
         self._taken: set[int] = set()
         self._max_tries = search.tables.spec.max_tries
         # An index is faster than `same`, and this is read for every row of every look.
@@ -236,7 +240,7 @@ class HeadChooser:
         this runs for every row of every look."""
         key_at, skipped, skip_ids, taken = self._key_at, self._skipped, self._skip_ids, self._taken
         topics, slots, slot = self._search.topics, self.slots, self.slot
-        plain = not (self._search.paused or self.priorities or self._waited)
+        plain = not (self.wanted.paused or self.priorities or self._waited)
         for row in rows:
             msg_id, _, status, tries, crashes, topic, due, _, _ = row
             usual = plain and status == tries == crashes == 0 and due
@@ -289,14 +293,14 @@ class HeadChooser:
     def is_of_others(self, topic: str | None) -> bool:
         """Whether messages of a topic are not claimed here, or not now."""
         name, topics = topic_of(topic), self._search.topics
-        if name in self._search.paused:
+        if name in self.wanted.paused:
             return True
         if topics is None or name in topics:
             return False
         return isinstance(name, str) and is_text(name)  # SQLite also keeps bytes
 
     def _handled(self, topic: str | None) -> bool:
-        topics, paused = self._search.topics, self._search.paused
+        topics, paused = self._search.topics, self.wanted.paused
         if topics is None and not paused:
             return True
         name = topic_of(topic)
@@ -348,10 +352,9 @@ def _share(msg_id: int, same: Any, slots: int) -> int:
 class Search:
     """What it looks for, and what it skips for a while. Used by the fetcher's thread only.
 
-    topics: those with a handler; None = all. paused: those that are not claimed now. only: topics
-    to look for alone; but: topics not to look for; rows of others are read only now and then. busy:
-    no thread waits for work. The finder writes these. unknown_topics: how many messages were seen
-    of each topic without a handler. idle: the last look found nothing.
+    topics: those with a handler; None = all. those: the ones to look for, None = all; rows of
+    others are read only now and then. unknown_topics: how many
+    messages were seen of each topic without a handler. idle: the last look found nothing.
     """
 
     def __init__(
@@ -360,10 +363,8 @@ class Search:
         """blocked: objects to skip for a while; other threads may remove some."""
         self.tables = tables
         self.topics = topics
-        self.paused: frozenset[str] = frozenset()
-        self.only: frozenset[str] = frozenset()
-        self.but: frozenset[str] = frozenset()
-        self.busy = self.idle = False
+        self.those: Those | None = None
+        self.idle = False
         self.unknown_topics: dict[str, int] = {}
         self._blocked: set[Any] = set() if blocked is None else blocked
         self._skipped_ids: set[int] = set()
@@ -375,10 +376,11 @@ class Search:
     def look(self, conn: Connection, wanted: Wanted) -> Look:
         raise NotImplementedError
 
-    def use(self, tables: Tables) -> None:
-        """Read by these tables from now on: they differ by whether a job is paused."""
-        if tables is not self.tables:
+    def use(self, tables: Tables, those: Those | None) -> None:
+        """Look by these from now on: tables differ by whether a job is paused."""
+        if tables is not self.tables or those != self.those:
             self.tables = self._urgent.tables = tables
+            self.those = those
             self.forget()
 
     def lost(self, candidates: list[Candidate]) -> None:

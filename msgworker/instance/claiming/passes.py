@@ -264,8 +264,8 @@ class ObjectCursor:
         those: Those | None = None,
         rows: bool = True,
     ) -> bool:
-        """Offer the next heads; True if that ended a round. idle, busy: see `Search`. those: which
-        topics to look for. rows: False = objects alone."""
+        """Offer the next heads; True if that ended a round. idle: see `Search`. busy: see `Wanted`.
+        those: which topics to look for. rows: False = objects alone."""
         objects = IDLE_OBJECTS if idle else max(want * chooser.slots, IDLE_OBJECTS)
         objects = min(WINDOW, max(objects, self._stride))
         if self._objects.after is None and not self._at_rows:

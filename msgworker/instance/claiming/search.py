@@ -191,9 +191,9 @@ class TableSearch(Search):
         self._cursor = ObjectCursor(tables)
         self._cursor_at = self._behind_at = 0.0
 
-    def use(self, tables: Tables) -> None:
+    def use(self, tables: Tables, those: Those | None) -> None:
         self._cursor.tables = tables
-        super().use(tables)
+        super().use(tables, those)
 
     def look(self, conn: Connection, wanted: Wanted) -> Look:
         now, want = time.monotonic(), wanted.heads
@@ -228,16 +228,13 @@ class TableSearch(Search):
         look.finds_new = self._buried
         return look
 
-    @property
-    def _those(self) -> Those | None:
+    def _those(self, chooser: HeadChooser) -> Those | None:
         """The topics of which rows are read; None = read all rows and check the topic of each."""
-        if self.only:
-            return Those(self.only, False)
-        but = self.but
-        if self._crowded:
-            but = but | self.paused
-            if self.topics is not None:
-                return Those(self.topics - but, False)
+        if not self._crowded or (self.those is not None and not self.those.but):
+            return self.those
+        but = chooser.wanted.paused | set(self.those.topics if self.those else ())
+        if self.topics is not None:
+            return Those(self.topics - but, False)
         return Those(but, True) if but else None
 
     def forget(self, *, start: bool = True) -> None:
@@ -312,7 +309,7 @@ class TableSearch(Search):
         size = IDLE_WINDOW
         if not self.idle:
             size = min(WINDOW, held + want * max(self._width, chooser.slots))
-        those = self._those
+        those = self._those(chooser)
         if those is not None:
             return self._look_window_among(conn, chooser, size, enough, those)
         if self._look_own(conn, chooser, held + want * self._width, enough):
@@ -339,7 +336,11 @@ class TableSearch(Search):
         if short and not self._buried:
             self._among.end = None  # only what comes from now on
         self._buried = not whole and (short or self._buried)
-        if short and self._is_crowded(chooser, rows) and (those := self._those) is not None:
+        if (
+            short
+            and self._is_crowded(chooser, rows)
+            and (those := self._those(chooser)) is not None
+        ):
             return self._look_window_among(conn, chooser, size, enough, those)
         if rows:
             # Index entries of finished rows make the low end slow until they are cleaned up; then
@@ -497,14 +498,14 @@ class TableSearch(Search):
 
     def _look_objects(self, conn: Connection, chooser: HeadChooser, enough: int) -> bool:
         """Step the cursor; True if that ended a round."""
-        those, by_age = self._those, self.tables.database.oldest_index
+        those, by_age = self._those(chooser), self.tables.database.oldest_index
         if those is None:
             left = enough - len(chooser.own)
             round_over = self._cursor.step(conn, chooser, left, idle=self.idle)
             if not by_age and self._is_crowded(chooser, self._cursor.rows):
                 self._end_is_known(conn)
             return round_over
-        if by_age or not (self._crowded or self.only):
+        if by_age or (those.but and not self._crowded):
             return self._look_objects_among(conn, chooser, enough, those)
         self._look_at_found(conn, chooser, those)
         self._look_behind_end(conn, chooser, PAGE, those)
@@ -534,7 +535,7 @@ class TableSearch(Search):
             over = self._cursor.step(
                 *(conn, chooser, enough - before),
                 idle=self.idle,
-                busy=self.busy,
+                busy=chooser.wanted.busy,
                 those=those,
                 rows=rows,
             )
