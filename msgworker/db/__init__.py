@@ -186,6 +186,7 @@ from msgworker.db.types import (
     exact,
     holds_text,
     in_json,
+    is_own_enum,
     json_rows,
     json_text,
     plain_text,

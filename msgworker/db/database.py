@@ -305,6 +305,8 @@ class Database:
     loose_types: a column takes every value, whatever its type.
     text_in_bytes: the length of a text is counted in bytes, not in characters.
     pads_chars: values read from a CHAR(n) are padded with blanks.
+    trims_chars: and as texts they have none at their end.
+    reads_texts: a text can be cast to any type, and one that is no value of it is refused.
     texts_as_instants: a column of texts can be compared with instants.
     slow_sums: a SUM of whole numbers is one of decimals, which takes twice the time of floats.
     key_collation: the collation of object ids, if a column needs one of its own.
@@ -346,6 +348,8 @@ class Database:
     loose_types: bool = False
     text_in_bytes: bool = False
     pads_chars: bool = False
+    trims_chars: bool = False
+    reads_texts: bool = False
     texts_as_instants: bool = False
     slow_sums: bool = False
     key_collation: str | None = None

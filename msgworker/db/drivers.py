@@ -108,7 +108,7 @@ def _converts(kind: TypeEngine[Any], dialect: sa.Dialect, way: str, *column_type
         return _converts(own.item_type, dialect, way, *column_type)
     if isinstance(own, AnyText):
         return of_dialect(dialect).odd_texts
-    if isinstance(own, sa.Numeric) and column_type:
+    if isinstance(own, sa.Numeric | sa.Float) and column_type:
         return True  # by the type that the driver names with the row
     return getattr(own, way)(dialect, *column_type) is not None
 

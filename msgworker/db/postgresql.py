@@ -97,6 +97,8 @@ class PostgreSQL(Database):
     name = "postgresql"
     max_name = 63
     pads_chars = True
+    trims_chars = True
+    reads_texts = True
     partial_indexes = True
     rolls_back_ddl = True
     oldest_index = True

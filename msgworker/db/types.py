@@ -178,16 +178,23 @@ class _place_of(OfDatabase):
     type = sa.Integer()
 
 
+def is_own_enum(kind: TypeEngine[Any] | None) -> bool:
+    """Whether an ENUM is a type of its own in the database, which compares it with no text."""
+    return isinstance(kind, sa.Enum) and kind.name is not None
+
+
 def same_text(column: sa.ColumnElement[Any], value: Any) -> sa.ColumnElement[bool]:
     """The column holds this very value: no collation makes 'MAIL' of 'mail', or cuts blanks. Its
     own comparison stands beside, by which an index is read."""
+    kind, is_sql = column.type, isinstance(value, sa.ClauseElement)
+    if not isinstance(kind, sa.String | TypeDecorator):
+        return column == (value if is_sql else sa.literal(value, kind))
     same: sa.ColumnElement[bool] = column == value
-    if not isinstance(column.type, sa.String | sa.Enum | TypeDecorator):
+    if isinstance(kind, KeyText | AnyId | WholeId):
         return same
-    if isinstance(column.type, KeyText | AnyId | WholeId):
-        return same
-    given = value if isinstance(value, sa.ClauseElement) else sa.literal(value, AnyText())
-    return sa.and_(same, bytewise(column) == bytewise(given))
+    given = value if is_sql else sa.literal(value, AnyText())
+    as_text = bytewise(column) == bytewise(given)
+    return as_text if is_own_enum(kind) else sa.and_(same, as_text)
 
 
 def holds_text(column: sa.ColumnElement[Any], part: str) -> sa.ColumnElement[bool]:

@@ -26,7 +26,7 @@ from msgworker.errors import ConfigError, TookTooLong
 from msgworker.message import State, StateName
 from msgworker.queries import messages
 from msgworker.schedules import Schedule
-from msgworker.store.bounded import LEAST, MOST, Filter, Found
+from msgworker.store.bounded import LEAST, MOST, Filter, Found, object_asked
 from msgworker.table import MessageTable, Tables
 from msgworker.tracing import NoTracer
 
@@ -143,17 +143,6 @@ def filter_of(words: tuple[State, ...], **given: Any) -> Filter:
     if isinstance(value, int) and not LEAST <= value <= MOST:
         raise ConfigError(f"object_id has at most 64 bits, got {value!r:.60}")
     return Filter(words, **given)
-
-
-def object_of(t: Tables, text: str) -> Any:
-    """An object_id that was kept as a text, as its column has it; raises ConfigError."""
-    kind = t.object_type
-    if isinstance(kind, db.AnyId | db.AnyText | db.KeyText | sa.String):
-        return text
-    try:
-        return kind.python_type(text)
-    except (ValueError, TypeError, ArithmeticError):
-        raise ConfigError(f"{text!r:.80} is no object_id of this table") from None
 
 
 def check_text(name: str, value: Any) -> None:
@@ -330,7 +319,7 @@ class Looks:
         whole("limit", limit, 1, MAX_LIMIT)
         if after is not None:
             whole("after", after, LEAST, MOST)
-        wanted = _wanted("find", filters, fingerprint)
+        wanted = self._with_object(_wanted("find", filters, fingerprint))
         if fingerprint is not None:
             from msgworker.queries import pages
 
@@ -359,15 +348,26 @@ class Looks:
         ones behind a large backlog: before those that stand among it. Raises ConfigError.
         """
         whole("limit", limit, 1, MAX_PAGE)
-        wanted = _wanted("messages", filters, fingerprint)
+        wanted = self._with_object(_wanted("messages", filters, fingerprint))
         from msgworker.queries import pages
 
         return self._read(pages.page, wanted, newest=newest, limit=limit, after=after)
 
-    def object_id(self, text: str) -> Any:
-        """An object_id that was given as a text, as the column of the table has it; raises
-        ConfigError for a text that is none."""
-        return object_of(self._tables, text)
+    def object_id(self, text: Any) -> Any:
+        """An object_id that was given, as a text or otherwise, as the column of the table has it;
+        raises ConfigError for what is no value of it."""
+        with self._reading() as (conn, t):
+            try:
+                return object_asked(conn, t, text)
+            except ValueError as error:
+                told = f"{str(text)!r:.80} is no object_id of table {t.spec.name}: {error}"
+                raise ConfigError(told) from None
+
+    def _with_object(self, wanted: Filter) -> Filter:
+        """The filter with its object as the column has it; raises ConfigError."""
+        if wanted.object_id is None:
+            return wanted
+        return replace(wanted, object_id=self.object_id(wanted.object_id))
 
     def place(self, msg_id: int) -> LanePlace | None:
         """Where a message stands among the unfinished ones of its object, and how many wait behind

@@ -225,19 +225,20 @@ class Repairs(Writing):
         interrupted = None
         if asked.operation is not None:
             interrupted = self._resumed(kind, asked.operation, asked.given)
-            asked = asked.again(interrupted, self._tables)
+            asked = asked.again(interrupted)
         action = action_of(asked)
         if interrupted is not None:
             by = Who(interrupted.actor, interrupted.reason)
         else:
             needs = kind if action.needs_reason and not asked.dry_run else None
             by = self._who(asked.actor, asked.reason, needs_reason=needs)
+        wanted = asked.filter(action)
         selection = Selection(
             engine=self._engine,
             tables=self._tables,
             action=action,
             ids=asked.ids,
-            wanted=asked.filter(action),
+            wanted=None if wanted is None else self._with_object(wanted),
         )
         rate = rate_of(asked.rate)
         if asked.counts_first:

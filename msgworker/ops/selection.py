@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from msgworker.config import whole
 from msgworker.errors import ConfigError, SelectionChanged, TookTooLong
 from msgworker.message import State, StateName, Status, word_of
-from msgworker.ops.looks import ENDLESS, Clock, filter_of, object_of, word
+from msgworker.ops.looks import ENDLESS, Clock, filter_of, word
 from msgworker.ops.results import OnProgress, Progress, Skip, Skips, Why
 from msgworker.schema.rule import Rule
 from msgworker.store import bounded, change, jobs
@@ -88,13 +88,11 @@ class Options:
         said = ((one, getattr(self, one.name)) for one in fields(self) if one.name in CHOOSES)
         return {one.name: value for one, value in said if value is not one.default}
 
-    def again(self, op: Operation, t: Tables) -> Options:
+    def again(self, op: Operation) -> Options:
         """With the messages of an interrupted operation; `ids`: given again."""
         said = {name: op.filter[name] for name in CHOOSES & op.filter.keys()}
         if said.get("since") is not None:
             said["since"] = datetime.fromisoformat(said["since"])
-        if isinstance(said.get("object_id"), str):
-            said["object_id"] = object_of(t, said["object_id"])
         return replace(self, **(said if self.ids is None else said | {"ids": self.ids}))
 
     def filter(self, action: Action) -> Filter | None:

@@ -13,16 +13,22 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple, TypeVar
+from decimal import Decimal
+from typing import Any, NamedTuple, TypeVar, cast
+from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
+from sqlalchemy.exc import DataError
 
 from msgworker.db import (
+    KeyText,
     UtcDateTime,
     bytewise,
     holds_text,
+    is_own_enum,
     real_instant,
+    reason_of,
     same_text,
     utc_of,
 )
@@ -303,6 +309,48 @@ def first_open(conn: Connection, t: Tables) -> tuple[int, bool] | None:
 def same_object(t: Tables, c: Cols, object_id: Any) -> ColumnElement[bool]:
     """Open rows of an object, as the object index finds them."""
     return sa.and_(t.open_object(c) == sa.literal(t.key(object_id), t.key_type), t.open_rows(c))
+
+
+# --- An object that was given.
+
+
+def object_of(t: Tables, given: Any) -> Any:
+    """An object_id that was given, as its column has it; raises ValueError for what is no value of
+    it, where that is known without the database."""
+    kind = t.object_type
+    if given is None or t.database.loose_types:
+        return given
+    text = str(given)
+    if is_own_enum(kind) and text not in cast(sa.Enum, kind).enums:
+        raise ValueError(f"it is none of {', '.join(cast(sa.Enum, kind).enums)}")
+    if isinstance(kind, sa.String | KeyText):
+        trims = t.database.trims_chars and isinstance(kind, sa.CHAR)
+        return text.rstrip(" ") if trims else text
+    if isinstance(kind, sa.Uuid):
+        return UUID(text)
+    is_number = isinstance(kind, sa.Integer | sa.Numeric | sa.Float)
+    if not is_number and (t.database.reads_texts or kind.__visit_name__ not in ("BIT", "YEAR")):
+        return given
+    try:
+        number = Decimal(text)
+    except ArithmeticError:
+        raise ValueError("it is no number") from None
+    if isinstance(kind, sa.Numeric | sa.Float) and number.is_finite():
+        return number
+    if not number.is_finite() or number != int(number):
+        raise ValueError("it is no whole number" if number.is_finite() else "it is no number")
+    return int(number)
+
+
+def object_asked(conn: Connection, t: Tables, given: Any) -> Any:
+    """The same; the database says what is no value of any other type."""
+    found, kind = object_of(t, given), t.object_type
+    if not t.database.reads_texts or isinstance(kind, sa.String | KeyText):
+        return found
+    try:
+        return conn.scalar(sa.select(sa.cast(sa.literal(str(found), sa.Text()), kind)))
+    except DataError as error:
+        raise ValueError(reason_of(error)) from error
 
 
 # --- Which messages an operator looks at or chooses: the filter, as conditions of a statement.

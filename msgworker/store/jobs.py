@@ -26,9 +26,8 @@ from sqlalchemy.exc import DBAPIError
 from msgworker.db import Trouble, UtcDateTime, now, trouble
 from msgworker.message import DEFAULT_TOPIC, State, Status
 from msgworker.payload import encode
-from msgworker.store.bounded import SCAN, Capped, discarded, in_state
+from msgworker.store.bounded import SCAN, Capped, discarded, in_state, object_of
 from msgworker.store.rows import MIN_ID, among_ids
-from msgworker.store.schedules import object_of
 from msgworker.store.send import insert_one, row_values
 from msgworker.table import JOB, JOB_TABLE, Cols, Tables, lit, text_lit
 from msgworker.table.tables import ONE, ZERO, by_job, job_status

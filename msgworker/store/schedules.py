@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from typing import Any, NamedTuple
-from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -21,6 +19,7 @@ from msgworker.counted import plural
 from msgworker.db import instant_text, kind_of, now, read_instant, real_instant, same_text
 from msgworker.errors import DuplicateMessage, SchemaError
 from msgworker.message import DEFAULT_TOPIC, State, Status
+from msgworker.store.bounded import object_of
 from msgworker.store.change import cancel_or_request, lock
 from msgworker.store.send import (
     give_up,
@@ -290,24 +289,6 @@ def refuse(t: Tables, name: str, topic: str, payload: str | None) -> None:
             f'"{DEFAULT_TOPIC}". Give schedule {name} that topic, or name a column, '
             "MessageTable(topic=...)"
         )
-
-
-def object_of(t: Tables, text: str | None) -> Any:
-    """The object of a schedule as the message table takes it; raises ValueError for a text that is
-    no value of its column."""
-    kind = t.object_type
-    if text is None or isinstance(kind, sa.String | db.KeyText) or t.database.loose_types:
-        return text
-    if isinstance(kind, sa.Integer):
-        return int(text)
-    if isinstance(kind, sa.Uuid):
-        return UUID(text)
-    if isinstance(kind, sa.Numeric):
-        try:
-            return Decimal(text)
-        except ArithmeticError:
-            raise ValueError(f"not a number: {text!r:.80}") from None
-    return text
 
 
 def tick_of(conn: Connection, t: Tables, msg_id: int) -> datetime | None:

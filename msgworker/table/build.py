@@ -560,7 +560,7 @@ def _message_table(
         if role not in names:
             continue
         kind, options = _column(about, spec, database, live.get(names[role]))
-        if about.own_type:
+        if about.own_type or db.is_own_enum(live.get(names[role])):
             own = live.get(names[role], kind)
             unknown = isinstance(own, sa.types.NullType) and not database.loose_types
             kind = kind if role == "msg_id" and unknown else db.exact(own)

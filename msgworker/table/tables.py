@@ -527,7 +527,8 @@ class Tables(ABC):
     def key_type(self) -> TypeEngine[Any]:
         """The type of `open_object`, for cursors."""
         kind = self.object_type
-        return db.AnyText() if isinstance(kind, sa.String | KeyText) else kind
+        is_text = isinstance(kind, sa.String | KeyText) and not db.is_own_enum(kind)
+        return db.AnyText() if is_text else kind
 
     def object_key(self, c: Cols) -> ColumnElement[Any]:
         """`object_id` as in `open_object` and the guard."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 from tenacity.wait import wait_fixed, wait_none
 
-from msgworker import App, Context, Message, MessageTable, SchemaError
+from msgworker import App, ConfigError, Context, Message, MessageTable, SchemaError
 from msgworker.doctor import Severity
 from msgworker.instance.claiming.heads import Wanted
 from tests import variants
@@ -89,6 +90,8 @@ def made(request: pytest.FixtureRequest) -> Any:
                 run(database, "CREATE EXTENSION citext")
             except sa.exc.DBAPIError:
                 pytest.skip("citext is not there")
+        if kind == "MOOD":
+            run(database, "CREATE TYPE mood AS ENUM ('calm', 'glad')")
         make_table(database, object_id=kind)
         apps.append(App(database.url, table=TABLE, poll_seconds=0.05))
         apps[-1].create_schema()
@@ -317,19 +320,92 @@ def test_a_long_text_is_no_object_where_the_guard_is_an_index_on_an_expression(m
     app.create_schema()
 
 
+ONE_ID, OTHER_ID = (str(uuid.UUID(int=n)) for n in (0xAB, 2))
+GIVEN = [
+    ("mariadb", "UUID", (ONE_ID, ONE_ID.upper(), uuid.UUID(ONE_ID)), OTHER_ID, "abc"),
+    ("mariadb", "BIGINT", ("3", 3, "3.0"), "4", "abc"),
+    ("mariadb", "VARCHAR(20)", ("3", 3), "03", None),
+    ("postgresql", "UUID", (ONE_ID, ONE_ID.upper(), uuid.UUID(ONE_ID)), OTHER_ID, "abc"),
+    ("postgresql", "SMALLINT", ("3", 3, "3.0"), "4", "99999"),
+    ("postgresql", "NUMERIC(10, 2)", ("3", 3, "3.00", Decimal("3.0")), "4", "abc"),
+    ("postgresql", "REAL", ("1.5", Decimal("1.50")), "4", "abc"),
+    ("postgresql", "DATE", ("2020-01-01", "2020-1-1"), "2020-01-02", "2020-01-32"),
+    ("postgresql", "TIMESTAMPTZ", ("2020-01-01 00:00:00+00",), "2020-01-02", "abc"),
+    ("postgresql", "MOOD", ("calm",), "glad", "abc"),
+    ("postgresql", "CHAR(10)", ("a", "a         "), "b", None),
+    ("postgresql", "VARCHAR(20)", ("3", 3), "03", None),
+    ("sqlite", "UUID", (ONE_ID, uuid.UUID(ONE_ID)), OTHER_ID, None),
+    ("sqlite", "BIGINT", ("3", 3), "4", None),
+]
+
+
+@pytest.mark.quick("UUID|SMALLINT")
+@pytest.mark.parametrize(
+    ("name", "kind", "ways", "other", "wrong"),
+    [pytest.param(*one, id=f"{one[0]}-{one[1]}") for one in GIVEN],
+)
+def test_an_object_is_found_however_it_is_given(made, name, kind, ways, other, wrong):
+    """As a text, as by the command line, the JSON API and where an operation is continued; or as it
+    is read from a message."""
+    if variants.is_mysql() and (name, kind) == ("mariadb", "UUID"):
+        pytest.skip("it has no type for this")
+    app, database = made(name, kind)
+    put(database, str(ways[0]), str(ways[0]), other)
+    (first, *_) = app.ops.find()
+    known = isinstance(first.object_id, str | int | Decimal | uuid.UUID)
+    for way in (*ways, *([first.object_id] if known else [])):
+        assert [one.msg_id for one in app.ops.find(object_id=way)] == [1, 2]
+        assert [one.msg_id for one in app.ops.messages(object_id=way)] == [2, 1]
+        assert app.ops.discard(object_id=way, dry_run=True).changed == 2
+    if wrong is not None:
+        rerun = partial(app.ops.rerun, dry_run=True)
+        for look in (app.ops.find, app.ops.messages, rerun):
+            with pytest.raises(ConfigError, match=f"'{wrong}' is no object_id of table tb"):
+                look(object_id=wrong)
+    app.add_handler(None, lambda msg: None)
+    assert app.drain(linger=0).done == 3
+    assert len(app.ops.find(object_id=ways[0], status="done")) == 2
+    assert [one for one in needed(app) if one.check != "numbers"] == []  # the test gives ids
+
+
 @pytest.mark.parametrize("name", ["mariadb", "postgresql", "sqlite"])
-def test_an_object_that_is_given_as_a_text_is_found(made, name):
-    """In the JSON API, and where an interrupted operation is continued."""
+def test_a_rerun_of_an_object_that_was_given_as_a_text_is_continued(made, name):
     if variants.is_mysql() and name == "mariadb":
         pytest.skip("it has no type for this")
     app, database = made(name, "UUID")
-    one, other = (str(uuid.UUID(int=n)) for n in (1, 2))
-    put(database, *[one] * 150, other)
-    object_id = app.ops.object_id(one)
-    assert len(app.ops.find(object_id=object_id, limit=200)) == 150
+    put(database, *[ONE_ID] * 150, OTHER_ID)
     run(database, "UPDATE tb SET status = -1, error_try_times = 3")
     with pytest.raises(Cut):
-        app.ops.rerun(object_id=object_id, progress=cut_after(1))
+        app.ops.rerun(object_id=ONE_ID, progress=cut_after(1))
     (cut,) = app.ops.audit()
     assert (0 < cut.changed < 150, cut.finished_at) == (True, None)
     assert app.ops.rerun(operation=cut.op_id) == 150
+
+
+def test_a_topic_may_be_of_an_enumeration_of_the_database(postgresql):
+    App(postgresql.url).create_schema()
+    run(
+        postgresql,
+        "CREATE TYPE kind AS ENUM ('default', 'mail', 'Mail')",
+        "ALTER TABLE msgworker_message ALTER topic DROP DEFAULT, ALTER topic TYPE kind USING "
+        "topic::kind, ALTER topic SET DEFAULT 'default'",
+    )
+    app = App(postgresql.url)
+    with app.engine.begin() as conn:
+        app.send(conn, "mail", 1, object_id="a")
+        app.send_many(conn, "Mail", [(1, "a"), (2, "b")])
+    for topic, count in {"mail": 1, "Mail": 2, "letter": 0}.items():
+        assert len(app.ops.find(topic=topic)) == count
+        assert app.ops.discard(topic=topic, reason="-", dry_run=True) == count
+    seen: list[str] = []
+    app.add_handler("mail", lambda msg: seen.append(msg.topic))
+
+    @app.handler("Mail")
+    def handle(msg: Message, ctx: Context) -> None:
+        seen.append(msg.topic)
+        ctx.send("default", None)
+
+    app.add_handler("default", lambda msg: seen.append(msg.topic))
+    assert app.drain(linger=0).done == 5
+    assert sorted(seen) == ["Mail", "Mail", "default", "default", "mail"]
+    assert needed(app) == []

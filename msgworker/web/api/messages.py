@@ -110,14 +110,8 @@ class Whole:
 # ---------------------------------------------------------------- reading
 
 
-def as_object(site: Site, text: str | None) -> Any:
-    """An object_id as its column has it."""
-    return None if text is None else site.app.ops.object_id(text)
-
-
 def _found(site: Site, given: dict[str, Any]) -> Any:
     newest = given.pop("order") == "newest"
-    given["object_id"] = as_object(site, given["object_id"])
     known = given.pop("acknowledged")
     given["acknowledged"] = None if known is None else known == "1"
     return site.ops.messages(newest=newest, **given)
@@ -196,7 +190,8 @@ def _hidden_item(call: ApiCall, one: ItemInfo) -> ItemInfo:
 def _sent(call: ApiCall) -> Sent:
     body = call.body
     options = body.model_dump(exclude={"topic", "payload"})
-    options["object_id"] = as_object(call.site, body.object_id)
+    if body.object_id is not None:
+        options["object_id"] = call.ops.object_id(body.object_id)
     return call.acting.send(body.topic, body.payload, **options)
 
 
@@ -220,8 +215,6 @@ async def _on_many(call: ApiCall, change: Change) -> Repaired | Progress:
     if all(value is None for name, value in chosen.items() if name != "up_to"):
         fault = "names no message: give ids or at least one filter"
         raise Wrong([{"field": "filter", "in": "body", "problem": fault}])
-    if chosen["object_id"] is not None:
-        chosen["object_id"] = await call.site.ask(as_object, call.site, chosen["object_id"])
     if given["dry_run"]:
         return await _counted(call, change, **chosen, **given)
     write = change.of(call.acting)
