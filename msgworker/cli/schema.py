@@ -174,7 +174,8 @@ def doctor(call: Call, sql: bool, advised: bool, plan: bool) -> int:
         return code
     if sql:
         printed = (Severity.NEEDED, Severity.ADVISED) if advised else (Severity.NEEDED,)
-        for statement in (s for one in found if one.severity in printed for s in one.fix):
+        fixes = (s for one in found if one.severity in printed for s in one.fix)
+        for statement in dict.fromkeys(fixes):  # one statement may fix several
             click.echo(f"{visible(statement)};")
         for one in needed:
             if not one.fix:

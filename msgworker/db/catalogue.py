@@ -160,19 +160,24 @@ def plan_of(conn: sa.Connection, query: Any, params: dict[str, Any]) -> list[str
 class Trait:
     """A property of a table beside columns and indexes.
 
-    text: the condition of a CHECK; when a trigger, or a rule, runs; the collation of the column
-    `name`; the type of a column that truncates texts; an ON UPDATE that changes ids; a layout in
-    which the table cannot be indexed (versions, partitions; parent: of partitions that are tables;
-    heirs: of tables that inherit from it; heir: it does so itself), or enforces the types of its
-    columns (strict), or is divided by the hash of the object (hash); the modulus of one of these
-    parts; the letters of what policies let this login do with rows (r, w, * = all), where row-level
-    security decides it (policy); the character set of a column that does not take all of Unicode
-    (name "" = of all columns); "" for the column that is SQLite's own number of rows (rowid),
-    and where the number of a deleted last row is given again (reused).
+    text: the condition of a CHECK (column check: of one that is a part of the column `name`); when
+    a trigger, or a rule, runs; the collation of the column `name`; the type of a column that
+    truncates texts; an ON UPDATE that changes ids; a layout in which the table cannot be indexed
+    (versions, partitions; parent: of partitions that are tables; heirs: of tables that inherit from
+    it; heir: it does so itself), or enforces the types of its columns (strict), or is divided by
+    the hash of the object (hash); the modulus of one of these parts; the letters of what policies
+    let this login do with rows (r, w, * = all), where row-level security decides it (policy); the
+    character set of a column that does not take all of Unicode (name "" = of all columns); a
+    default that the description of the column lacks; what else is said of a column (rest, see
+    `Database.whole_columns`); "" for the column that is SQLite's own number of rows (rowid), and
+    where the number of a deleted last row is given again (reused).
     """
 
     kind: Literal[
         "check",
+        "column check",
+        "default",
+        "rest",
         "trigger",
         "compare",
         "cut",

@@ -193,13 +193,21 @@ class At(NamedTuple):
 
 
 class Was(NamedTuple):
-    """What a column holds whose type is changed. zone: instants as the local time of this zone.
-    number: numbers; instants are then seconds since 1970. counts: the database generates its
-    values."""
+    """What a column is whose type is changed. zone: it holds instants as the local time of this
+    zone. number: numbers; instants are then seconds since 1970. counts: the database generates its
+    values. default: one that it keeps, in SQL. kind: its type. rest: what else it keeps, see
+    `whole_columns`."""
 
     zone: str | None = None
     number: bool = False
     counts: bool = False
+    default: str = ""
+    kind: TypeEngine[Any] | None = None
+    rest: str = ""
+
+    def default_for(self, to: sa.Column[Any]) -> str:
+        """What stands behind DEFAULT then; "" = nothing."""
+        return self.default or default_of(to)
 
 
 NOTHING = Was()
@@ -668,16 +676,25 @@ class Database:
         converted."""
         return not generated
 
+    whole_columns = False
+    """A change of a column says all of it anew: what is not said again is gone. `rest` is what is
+    said behind its type, default and NULL."""
+
+    def say_again(self, at: At, column: Any) -> tuple[str, ...]:
+        """The statement that says a column as it is, by its `kind`, `default`, `rest` and whether
+        it is `nullable` and `counts`; () unless `whole_columns`."""
+        return ()
+
     def check_calls(self, check: str, column: str) -> bool:
         """Whether a CHECK passes the column to a function, which may accept only its old type: then
         the type cannot be changed while the CHECK exists."""
         return False
 
-    def drop_not_null(self, at: At, kind: TypeEngine[Any]) -> list[str]:
+    def drop_not_null(self, at: At, kind: TypeEngine[Any], rest: str = "") -> list[str]:
         """Statements that make a column of type `kind` nullable, with NULL as its default."""
         return []
 
-    def set_not_null(self, at: At, kind: TypeEngine[Any]) -> list[str]:
+    def set_not_null(self, at: At, kind: TypeEngine[Any], rest: str = "") -> list[str]:
         """Statements that make a column of type `kind` NOT NULL; rows with NULL refuse them."""
         return []
 
@@ -689,9 +706,8 @@ class Database:
         """The statement that gives a column another default."""
         return (at.alter(f"ALTER COLUMN {at.quoted} SET DEFAULT {default}"),)
 
-    def drop_check(self, at: At, column: Any) -> tuple[str, ...]:
-        """The statement that drops a CHECK; () if it has no name. column: the one of the same name,
-        with its `kind`, `default` and whether it is `nullable`; None = there is none."""
+    def drop_check(self, at: At) -> tuple[str, ...]:
+        """The statement that drops a CHECK; () if it has no name."""
         return (at.alter(f"DROP CONSTRAINT {at.quoted}"),) if at.name else ()
 
     def drop_layout(self, table: str, layout: str) -> str:

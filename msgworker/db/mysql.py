@@ -44,7 +44,6 @@ from msgworker.db.database import (
     SeveralWriters,
     Trouble,
     Was,
-    default_of,
     of,
 )
 from msgworker.db.drivers import CONNECT_SECONDS, PROGRAM, READ_SECONDS, WRITE_SECONDS
@@ -93,7 +92,18 @@ _RULES = (
     " AND (table_type = 'SYSTEM VERSIONED' OR create_options LIKE '%partitioned%')",
     f"SELECT 'changes', column_name, extra FROM information_schema.columns{_OF_TABLE}"
     " AND column_name = :object AND extra LIKE '%on update%'",
+    "SELECT 'rest', column_name, concat(if(extra LIKE '%INVISIBLE%', ' INVISIBLE', ''),"
+    " if(column_comment = '', '', concat(' COMMENT ', quote(column_comment))))"
+    f" FROM information_schema.columns{_OF_TABLE}"
+    " AND (extra LIKE '%INVISIBLE%' OR column_comment <> '')",
 )
+
+
+def _characters(kind: sa.String) -> str:
+    """What is said of the characters of a text."""
+    charset, collation = (getattr(kind, name, None) for name in ("charset", "collation"))
+    said = f" CHARACTER SET {charset}" if charset else ""
+    return f"{said} COLLATE {collation}" if collation else said
 
 
 class MySQL(Database):
@@ -293,6 +303,7 @@ class MySQL(Database):
     )
     multi_column_alter = True
     retypes_values = True
+    whole_columns = True
     owner_rights = "CREATE, ALTER, INDEX, SELECT, INSERT and UPDATE on the tables"
 
     def column_written(self, column: sa.Column[Any], text: str) -> str:
@@ -304,16 +315,18 @@ class MySQL(Database):
         return {f"{prefix}_{k}": v for prefix in ("mysql", "mariadb") for k, v in options.items()}
 
     def alter_type(self, at: At, to: sa.Column[Any], was: Was = NOTHING) -> list[str]:
-        kind, default = to.type.compile(dialect=at.sql), default_of(to)
+        kind, default = to.type.compile(dialect=at.sql), was.default_for(to)
+        if isinstance(was.kind, sa.String):  # the collation says which values are one
+            kind = re.sub(r" (CHARACTER SET|COLLATE) \w+", "", kind) + _characters(was.kind)
         set_default = f" DEFAULT {default}" if default else ""
         null = " NULL" if to.nullable else " NOT NULL"
         null += " AUTO_INCREMENT" if was.counts else ""
-        alter = at.alter(f"MODIFY {at.quoted} {kind}{set_default}{null}")
-        if not set_default or to.nullable:
+        alter = at.alter(f"MODIFY {at.quoted} {kind}{set_default}{null}{was.rest}")
+        if not set_default or to.nullable or was.default:
             return [alter]
         # The type first: the old type may refuse the default.
         fill = f"UPDATE {at.table} SET {at.quoted} = {default} WHERE {at.quoted} IS NULL"
-        return [at.alter(f"MODIFY {at.quoted} {kind} NULL"), fill, alter]
+        return [at.alter(f"MODIFY {at.quoted} {kind} NULL{was.rest}"), fill, alter]
 
     def can_alter_type(
         self, kind: TypeEngine[Any], to: TypeEngine[Any], *, generated: bool
@@ -323,11 +336,11 @@ class MySQL(Database):
         only_to_text = kind.__visit_name__.upper() in ("UUID", "INET4", "INET6")
         return not only_to_text or isinstance(to, sa.String)
 
-    def drop_not_null(self, at: At, kind: TypeEngine[Any]) -> list[str]:
-        return self._modify(at, kind, "NULL")
+    def drop_not_null(self, at: At, kind: TypeEngine[Any], rest: str = "") -> list[str]:
+        return self._modify(at, kind, f"NULL{rest}")
 
-    def set_not_null(self, at: At, kind: TypeEngine[Any]) -> list[str]:
-        return self._modify(at, kind, "NOT NULL")
+    def set_not_null(self, at: At, kind: TypeEngine[Any], rest: str = "") -> list[str]:
+        return self._modify(at, kind, f"NOT NULL{rest}")
 
     @staticmethod
     def _modify(at: At, kind: TypeEngine[Any], rest: str) -> list[str]:
@@ -335,13 +348,11 @@ class MySQL(Database):
             return []
         return [at.alter(f"MODIFY {at.quoted} {kind.compile(dialect=at.sql)} {rest}")]
 
-    def drop_check(self, at: At, column: Any) -> tuple[str, ...]:
-        if not at.name or column is None:
-            return super().drop_check(at, column)
-        # On MariaDB the CHECK of a column has its name, and goes with a MODIFY.
+    def say_again(self, at: At, column: Any) -> tuple[str, ...]:
         default = "" if column.default is None else f"DEFAULT {column.default} "
         null = "NULL" if column.nullable else "NOT NULL"
-        return tuple(self._modify(at, column.kind, f"{default}{null}"))
+        null += " AUTO_INCREMENT" if column.counts else ""
+        return tuple(self._modify(at, column.kind, f"{default}{null}{column.rest}"))
 
     def drop_layout(self, table: str, layout: str) -> str:
         return f"ALTER TABLE {table} REMOVE PARTITIONING" if layout == "partitions" else ""
@@ -382,7 +393,7 @@ class MySQL(Database):
 
     # --- A live table.
 
-    rule_queries = (
+    rule_queries: tuple[str, ...] = (
         "SELECT 'check', c.constraint_name, c.check_clause"
         " FROM information_schema.check_constraints c JOIN information_schema.table_constraints t"
         " ON t.constraint_schema = c.constraint_schema AND t.constraint_name = c.constraint_name"
@@ -639,8 +650,12 @@ class MariaDB(MySQL):
     writers_variable = ("wsrep_on", "ON")
 
     rule_queries = (
-        "SELECT 'check', constraint_name, check_clause FROM information_schema.check_constraints"
+        "SELECT CASE level WHEN 'Column' THEN 'column check' ELSE 'check' END, constraint_name,"
+        " check_clause FROM information_schema.check_constraints"
         " WHERE constraint_schema = coalesce(:schema, database()) AND table_name = :name",
+        # those that SQLAlchemy cannot read: of a sequence, say
+        f"SELECT 'default', column_name, column_default FROM information_schema.columns{_OF_TABLE}"
+        " AND column_default LIKE '%`%'",
         *_RULES,
     )
     several_writers = SeveralWriters(

@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
 
 from msgworker.db.catalogue import asked
-from msgworker.db.database import NOTHING, At, Database, IdSource, Trouble, Was, default_of
+from msgworker.db.database import NOTHING, At, Database, IdSource, Trouble, Was
 from msgworker.db.drivers import CONNECT_SECONDS
 from msgworker.db.errors import is_lost_by_its_text
 
@@ -165,16 +165,16 @@ class Oracle(Database):
         return f"ADD ({column})"
 
     def alter_type(self, at: At, to: sa.Column[Any], was: Was = NOTHING) -> list[str]:
-        kind, default = to.type.compile(dialect=at.sql), default_of(to)
+        kind, default = to.type.compile(dialect=at.sql), was.default_for(to)
         rest = (f" DEFAULT {default}" if default else "") + (
             " NULL" if to.nullable else " NOT NULL"
         )
         return [_modified(at, f"{kind}{rest}")]
 
-    def drop_not_null(self, at: At, kind: TypeEngine[Any]) -> list[str]:
+    def drop_not_null(self, at: At, kind: TypeEngine[Any], rest: str = "") -> list[str]:
         return [_modified(at, "DEFAULT NULL NULL")]
 
-    def set_not_null(self, at: At, kind: TypeEngine[Any]) -> list[str]:
+    def set_not_null(self, at: At, kind: TypeEngine[Any], rest: str = "") -> list[str]:
         return [] if isinstance(kind, sa.types.NullType) else [_modified(at, "NOT NULL")]
 
     def set_default(self, at: At, default: str) -> tuple[str, ...]:

@@ -37,7 +37,6 @@ from msgworker.db.database import (
     ServerSetting,
     Trouble,
     Was,
-    default_of,
     own_dialect,
     quoted,
 )
@@ -274,7 +273,10 @@ class PostgreSQL(Database):
         return (sa.Identity(always=always),)
 
     def alter_type(self, at: At, to: sa.Column[Any], was: Was = NOTHING) -> list[str]:
-        kind, default = to.type.compile(dialect=at.sql), default_of(to)
+        kind, default = to.type.compile(dialect=at.sql), was.default_for(to)
+        collation = getattr(was.kind, "collation", None)
+        if collation and isinstance(to.type, sa.String):
+            kind += f" COLLATE {at.sql.identifier_preparer.quote(collation)}"
         # Via text, to which every type can be cast: values that do not convert are refused, and so
         # are texts that are too long, which a cast to a length would cut.
         using = f"{at.quoted}::text"
@@ -287,16 +289,18 @@ class PostgreSQL(Database):
         if was.zone is not None:
             using = f"{at.quoted} AT TIME ZONE '{was.zone}'"
         changes = ["DROP DEFAULT", f"TYPE {kind} USING {using}"]
+        if was.default and isinstance(to.type, sa.Integer) and isinstance(was.kind, sa.String):
+            default = f"({default})::numeric::{kind}"
         changes += [f"SET DEFAULT {default}"] if default else []
         return _altered(at, *changes, *(["DROP NOT NULL"] if to.nullable else []))
 
     def check_calls(self, check: str, column: str) -> bool:
         return re.search(rf'\w\s*\(+"?{re.escape(column)}"?\b', check) is not None
 
-    def drop_not_null(self, at: At, kind: TypeEngine[Any]) -> list[str]:
+    def drop_not_null(self, at: At, kind: TypeEngine[Any], rest: str = "") -> list[str]:
         return _altered(at, "DROP NOT NULL", "DROP DEFAULT")
 
-    def set_not_null(self, at: At, kind: TypeEngine[Any]) -> list[str]:
+    def set_not_null(self, at: At, kind: TypeEngine[Any], rest: str = "") -> list[str]:
         return [] if isinstance(kind, sa.types.NullType) else _altered(at, "SET NOT NULL")
 
     def drop_generated(self, at: At) -> list[str]:

@@ -151,7 +151,7 @@ class SQLite(Database):
     def set_default(self, at: At, default: str) -> tuple[str, ...]:
         return ()
 
-    def drop_check(self, at: At, column: Any) -> tuple[str, ...]:
+    def drop_check(self, at: At) -> tuple[str, ...]:
         return ()
 
     # --- The catalogue.

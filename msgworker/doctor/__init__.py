@@ -31,7 +31,7 @@ __all__ = ["Finding", "Severity", "examine"]
 CHECKS = (
     *(structure.tables, structure.storage, structure.missing_columns, structure.requirements),
     *(structure.key, structure.unfilled, structure.tried),
-    *(rows.odd, rows.refused, rows.fractions, rows.numbers, rows.held),
+    *(rows.odd, rows.keys, rows.refused, rows.fractions, rows.numbers, rows.held),
     *(structure.partitions, structure.columns, structure.not_stored, structure.other_collation),
     *(structure.indexes, structure.version),
     *(rows.rule, rows.legacy, rows.left_over, rows.whole_guard, rows.unseen, rows.schedules),

@@ -37,6 +37,7 @@ from msgworker.store.rows import running_ids
 from msgworker.store.schedules import Stored
 from msgworker.store.settle import back_to
 from msgworker.table import OPERATION, SCHEDULE, Need, Tables, lit, own_tables, tables_for
+from msgworker.table.tables import key_counts, takes_keys, unique_index_name
 
 # --- Messages left at 1: without an owner, or of dead instances where no other lives.
 
@@ -147,6 +148,29 @@ def odd(p: Subject) -> list[Finding]:
     return found or [
         fine("rows", "every status is 0 (new), 1 (processing), 2 (done) or -1 (failed)")
     ]
+
+
+def keys(p: Subject) -> list[Finding]:
+    """Unique keys that several messages hold, so that no index can be made that keeps them unique.
+    Of the rows of a key, which one holds it is for those to say who have set it."""
+    t = p.live
+    if t is None or p.as_is is None or mistyped(p.as_is) or not takes_keys(t):
+        return []
+    if unique_index_name(t) in (t.indexes or ()):
+        return []
+    c = t.cols()
+    assert c.unique_key is not None
+    key = p.database.recollated(c.unique_key)
+    query = sa.select(key, sa.func.count()).where(key_counts(t, c)).group_by(key)
+    found = p.conn.execute(query.having(sa.func.count() > 1).limit(10)).all()
+    if not found:
+        return []
+    shown = ", ".join(f"'{one}' ({count:,} messages)" for one, count in found)
+    text = (
+        f"several messages hold one unique key, {shown}: the index that keeps keys unique cannot "
+        f"be made; set {c.unique_key.name} of all but one of each to NULL"
+    )
+    return [advised("rows", text)]
 
 
 def fractions(p: Subject) -> list[Finding]:

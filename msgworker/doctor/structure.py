@@ -25,13 +25,13 @@ from msgworker.schema import requirements as schema
 from msgworker.schema.describe import Live
 from msgworker.schema.difference import (
     Difference,
-    Fault,
     difference,
     is_generated,
     ordered_indexes,
     read,
     suffix,
 )
+from msgworker.schema.repairs import Fault
 from msgworker.schema.requirements import lacks_where, only_anew, other_guards
 from msgworker.schema.rule import Rule
 from msgworker.store.done import ids_given_again

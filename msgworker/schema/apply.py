@@ -49,6 +49,7 @@ from msgworker.table import (
     NEWEST,
     OWN,
     SLICES,
+    UNIQUE,
     Cols,
     MessageTable,
     Tables,
@@ -378,6 +379,8 @@ def _refused(engine: Engine, t: Tables, step: Step, error: DBAPIError, verb: str
         return db.unavailable(engine, error)
     if kind is Trouble.RACE and step.lacking == ("message:guard",):
         why = _two_running(engine.dialect, t, why)
+    if kind is Trouble.RACE and step.lacking == (f"message:{UNIQUE}",):
+        why += "; several messages hold one unique key: `msgworker doctor` names them"
     if kind is Trouble.AGAIN:
         why += f". Table {step.table} is in use by long transactions; run this again"
     if kind is Trouble.REFUSED:

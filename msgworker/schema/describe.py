@@ -238,7 +238,7 @@ class Column:
     counts: the database counts it up. cuts: texts that are too long are cut. changes: whenever its
     row is updated. always: the database refuses a value of it in an INSERT. domain: of which it is;
     `kind` is then the type under it. refuses: the names of `rows_written` that the domain does not
-    take."""
+    take. rest: what else a change of it has to say, see `Database.whole_columns`."""
 
     name: str
     kind: Any
@@ -251,6 +251,7 @@ class Column:
     always: bool = False
     domain: Any = None
     refuses: tuple[str, ...] = ()
+    rest: str = ""
 
     @property
     def must_be_given(self) -> bool:
@@ -261,11 +262,13 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A CHECK that refuses some of the rows in `rows_written`, by their names."""
+    """A CHECK that refuses some of the rows in `rows_written`, by their names. of_column: it is a
+    part of the column of its name."""
 
     name: str
     text: str
     refuses: tuple[str, ...]
+    of_column: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,6 +337,7 @@ def read(
     changed: dict[str, dict[str, Any]] = {
         name: {"kind": kind, "cuts": True} for name, kind in db.cutting(database, traits).items()
     }
+    changed |= {trait.name: {"default": trait.text} for trait in traits if trait.kind == "default"}
     for kind, known in (("changes", "changes"), ("rowid", "counts")):
         changed |= {trait.name: {known: True} for trait in traits if trait.kind == kind}
     every |= {n: replace(every[n], **facts) for n, facts in changed.items() if n in every}
@@ -344,11 +348,14 @@ def read(
             refuses = tuple(db.refused_by_domain(conn, domain, values))
             every[name] = replace(every[name], refuses=refuses)
     columns = {role: every[name] for role, name in names.items()}
+    length = max_error(database, columns)
+    checks = tuple(_refusing(conn, spec, columns, traits, length))
+    every |= {name: replace(every[name], rest=r) for name, r in _rests(traits, checks).items()}
+    columns = {role: every[name] for role, name in names.items()}
     layouts = [trait.text for trait in traits if trait.kind == "layout"]
     if spec.bare_name in inspector.get_view_names(schema=spec.schema):
         layouts.append("view")
     parts = {trait.name: int(trait.text) for trait in traits if trait.kind == "part"}
-    length = max_error(database, columns)
     return Live(
         spec=spec,
         database=database,
@@ -356,7 +363,7 @@ def read(
         name=conn.dialect.identifier_preparer.format_table(table),
         columns=columns,
         all=every,
-        checks=tuple(_refusing(conn, spec, columns, traits, length)),
+        checks=checks,
         check_texts=tuple((one.name, one.text) for one in traits if one.kind == "check"),
         triggers=_triggers_of(traits),
         fold=db.fold_of(database, traits),
@@ -401,11 +408,23 @@ def _refusing(
     }
     names = {name.lower() for name in written["done"]}
     for trait in traits:
-        if trait.kind == "check" and any(name in trait.text.lower() for name in names):
+        if "check" in trait.kind and any(name in trait.text.lower() for name in names):
             refuses = db.refused_by(conn, trait.text, written)
             if refuses:
                 order = [row for row in written if row in refuses]
-                yield Check(trait.name, " ".join(trait.text.split())[:200], tuple(order))
+                text, of_column = " ".join(trait.text.split())[:200], trait.kind == "column check"
+                yield Check(trait.name, text, tuple(order), of_column)
+
+
+def _rests(traits: Sequence[db.Trait], refusing: Sequence[Check]) -> dict[str, str]:
+    """What a change of a column says again, by its name: all that is there of it but a CHECK that
+    refuses what we write."""
+    found = {trait.name: trait.text for trait in traits if trait.kind == "rest"}
+    gone = {check.name for check in refusing if check.of_column}
+    for trait in traits:
+        if trait.kind == "column check" and trait.name not in gone:
+            found[trait.name] = f"{found.get(trait.name, '')} CHECK ({trait.text})"
+    return found
 
 
 AN_ID = f"{'host':o<30}-4194304-0123456789abcdef"

@@ -8,20 +8,28 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, Inspector
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql import visitors
 from sqlalchemy.types import NullType
 
 from msgworker import db
-from msgworker.db import Database, LiveIndex, UtcDateTime, Was
+from msgworker.db import Database, LiveIndex, UtcDateTime
 from msgworker.message import ends_at
 from msgworker.schema import describe
-from msgworker.schema.describe import Column, DryRun, Live, LiveTable, has_none, said
+from msgworker.schema.describe import Column, Live, LiveTable, has_none, said
+from msgworker.schema.repairs import (
+    EMPTIED,
+    Fault,
+    default_problem,
+    dry_run,
+    emptied,
+    length_of,
+    typed,
+    with_way_out,
+)
 from msgworker.table import (
     ADDED,
     INSTANTS,
@@ -35,7 +43,6 @@ from msgworker.table import (
     WIDE,
     MessageTable,
     Tables,
-    tables_for,
 )
 
 # --- Tables, their columns and their indexes.
@@ -115,7 +122,7 @@ def _odd(database: Database, column: sa.Column[Any], live: Mapping[str, Any]) ->
         return f"{name} must take NULL"
     if database.loose_types or isinstance(kind, NullType):
         return ""
-    length = _length(ours)
+    length = length_of(ours)
     if isinstance(ours, UtcDateTime):
         fits, what = isinstance(kind, sa.DateTime | sa.TIMESTAMP), "an instant"
     elif isinstance(ours, sa.Integer):
@@ -125,12 +132,6 @@ def _odd(database: Database, column: sa.Column[Any], live: Mapping[str, Any]) ->
         fits = db.takes_any_text(kind) and (longest is None or longest >= (length or 0))
         what = "a text" if length is None else f"a text of {length} characters"
     return "" if fits else f"{name} is {said(kind)}, but must be {what}"
-
-
-def _length(kind: Any) -> int | None:
-    """The most characters of a text of ours."""
-    found: int | None = getattr(kind, "length", None)
-    return found or getattr(getattr(kind, "impl", None), "length", None)
 
 
 def _counts(kind: Any) -> bool:
@@ -215,36 +216,13 @@ def is_generated(column: sa.Column[Any]) -> bool:
 # --- The columns of the message table: each must take what is written, and give it back.
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """A violated requirement (needed) or recommendation. fix: statements that fix it, in order;
-    () = nothing to run. role: of the column whose type it is. detail: what the rows hold that the
-    statements change."""
-
-    check: str
-    needed: bool
-    text: str
-    fix: tuple[str, ...] = ()
-    role: str = ""
-    detail: str | None = None
-
-
-def faults_text(found: Sequence[Fault]) -> str:
-    """Faults as the end of the text of a SchemaError, with the statements that fix them."""
-    fixes = list(dict.fromkeys(statement for fault in found for statement in fault.fix))
-    text = "; ".join(fault.text for fault in found)
-    return f"{text}. To fix it: {'; '.join(fixes)}" if fixes else text
-
-
 WRITTEN_TEXTS = tuple(
     name for name, role in ROLES.items() if role.holds == "text" and not role.may_be_generated
 )
 """Those that instances write."""
-EMPTIED = tuple(name for name, role in ROLES.items() if role.emptied)
 BINARIES = (sa.LargeBinary, sa.BINARY, sa.VARBINARY)
 INSTANT_TEXT = 26
 """Characters of an instant as text."""
-REMAKE = "a column cannot be changed there: create the table again"
 
 
 def of_columns(live: Live) -> list[Fault]:
@@ -272,13 +250,13 @@ def read(
     """`describe.read`, and what changes of types would do to a table that is not in order."""
     live = describe.read(conn, inspector, spec, database, described)
     roles = [f.role for f in of_columns(live) if f.check == "types" and f.fix and f.role]
-    return replace(live, tried={role: _dry_run(conn, live, role) for role in roles})
+    return replace(live, tried={role: dry_run(conn, live, role) for role in roles})
 
 
 def _numbers(live: Live) -> Iterator[Fault]:
     for role, column in _there(live, NUMBERS):
         if not has_none(live, column.kind) and (why := _number_problem(live, role, column.kind)):
-            yield _typed(live, role, column, f"column {column.name} ({role}) {why}")
+            yield typed(live, role, column, f"column {column.name} ({role}) {why}")
 
 
 def mistyped(live: Live) -> list[Fault]:
@@ -333,7 +311,7 @@ def _sent(live: Live) -> Iterator[Fault]:
             why = "cuts long texts"
         if why:
             text = f"column {column.name} ({role}) {why}"
-            yield _typed(live, role, column, text, is_needed=role != "headers")
+            yield typed(live, role, column, text, is_needed=role != "headers")
 
 
 def _keys(live: Live) -> Iterator[Fault]:
@@ -344,12 +322,11 @@ def _keys(live: Live) -> Iterator[Fault]:
     name, padded = column.name, live.database.pads_chars and isinstance(column.kind, sa.CHAR)
     if not db.takes_any_text(column.kind) or padded:
         text = f"column {name} (unique_key) is {said(column.kind)}, but must be a text"
-        yield _typed(live, "unique_key", column, text, is_needed=not live.database.loose_types)
+        yield typed(live, "unique_key", column, text, is_needed=not live.database.loose_types)
     elif not column.nullable or column.default not in (None, "NULL"):
         has = "takes no NULL" if not column.nullable else f"has the default {column.default}"
         text = f"column {name} (unique_key) {has}, but messages without a key need NULL"
-        fix = live.database.drop_not_null(live.at(name), column.kind)
-        yield Fault("types", True, text, tuple(fix), "unique_key")
+        yield Fault("types", True, text, emptied(live, "unique_key"))
 
 
 def _texts(live: Live) -> Iterator[Fault]:
@@ -372,7 +349,7 @@ def _texts(live: Live) -> Iterator[Fault]:
             is_needed = is_id and not live.database.loose_types
         if problem:
             text = f"column {column.name} {problem}"
-            yield _typed(live, role, column, text, is_needed=is_needed)
+            yield typed(live, role, column, text, is_needed=is_needed)
 
 
 def _instants(live: Live) -> Iterator[Fault]:
@@ -393,7 +370,7 @@ def _instants(live: Live) -> Iterator[Fault]:
         elif not (live.database.texts_as_instants and _holds_an_instant(live, role, kind)):
             problem = f"column {name} is {said(kind)}, but must be an instant"
         if problem:
-            yield _typed(live, role, column, problem, is_needed=is_needed)
+            yield typed(live, role, column, problem, is_needed=is_needed)
 
 
 def _takes_no_text(live: Live, kind: Any) -> bool:
@@ -420,32 +397,37 @@ def _ids(live: Live) -> Iterator[Fault]:
         return
     if live.fold == "unknown":
         text = f"column {column.name} (object_id) has a collation by which msgworker cannot compare"
-        yield _typed(live, "object_id", column, text)
+        yield typed(live, "object_id", column, text)
     if live.database.case_index == "column" and isinstance(column.kind, BINARIES):
         text = f"column {column.name} (object_id) is {column.kind}, but must be a text or a number"
         yield Fault("types", True, text)
     if not live.database.loose_types and isinstance(column.kind, sa.JSON | sa.ARRAY | NullType):
         kind = said(column.kind)
         text = f"column {column.name} (object_id) is {kind}, but must be a text or a number"
-        yield _typed(live, "object_id", column, text)
+        yield typed(live, "object_id", column, text)
     if column.changes:
         text = f"column {column.name} (object_id) changes whenever its row is updated"
-        fix = live.database.drop_not_null(live.at(column.name), column.kind)
-        yield Fault("columns", True, text, tuple(fix))
+        default = (column.default or "").partition(" ON UPDATE ")[0] or None
+        fix = live.database.say_again(live.at(column.name), replace(column, default=default))
+        yield Fault("columns", True, text, fix)
     longest = live.database.max_key(column.kind)
     length = getattr(column.kind, "length", None)
     if longest is not None and isinstance(column.kind, sa.String) and (length or 0) > longest:
         text = f"column {column.name} (object_id) takes {length} characters, an index {longest}"
-        yield _typed(live, "object_id", column, text)
+        yield typed(live, "object_id", column, text)
 
 
 def _nulls(live: Live) -> Iterator[Fault]:
     for role, column in _there(live, EMPTIED):
+        default = (column.default or "NULL").upper()
+        if role == "claimed_by" and column.nullable and not default.startswith("NULL"):
+            text = f"column {column.name} has the default {column.default}: a message that another "
+            text += "consumer runs looks like one of a dead instance, and is run beside it"
+            yield Fault("columns", False, text, emptied(live, role))
         if column.nullable:
             continue
-        fix = live.database.drop_not_null(live.at(column.name), column.kind)
         text = f"column {column.name} must take NULL"
-        yield Fault("columns", True, *_with_way_out(live, role, text, fix))
+        yield Fault("columns", True, *with_way_out(live, role, text, emptied(live, role)))
 
 
 def _generated(live: Live) -> Iterator[Fault]:
@@ -455,7 +437,7 @@ def _generated(live: Live) -> Iterator[Fault]:
             text = f"column {column.name} ({role}) is generated: it cannot be written"
             plain = live.database.drop_generated(live.at(column.name))
             is_needed = not ROLES[role].best_effort
-            yield Fault("columns", is_needed, *_with_way_out(live, role, text, plain))
+            yield Fault("columns", is_needed, *with_way_out(live, role, text, plain))
     if live.database.case_index != "column":
         return
     for column in live.all.values():
@@ -473,19 +455,9 @@ def _defaults(live: Live) -> Iterator[Fault]:
     column = live.columns.get("status")
     if column is None or column.generated:
         return
-    plain = (column.default or "NULL").strip("'()\" ").upper().split("::")[0].strip("'()\" ")
-    if plain in ("0", "+0", "0.0", "0.00"):
-        return
-    if plain == "NULL" and not column.nullable:  # who inserts must say it
-        return
-    text = (
-        f"column {column.name} (status) has no default: a row that is inserted without it is never "
-        "claimed"
-    )
-    if plain != "NULL":
-        text = f"column {column.name} (status) has the default {plain}: such rows are not new"
-    fix = live.database.set_default(live.at(column.name), "0")
-    yield Fault("columns", False, text, fix)
+    if problem := default_problem(column):
+        fix = live.database.set_default(live.at(column.name), "0")
+        yield Fault("columns", False, f"column {column.name} (status) {problem}", fix)
 
 
 def _domains(live: Live) -> Iterator[Fault]:
@@ -493,7 +465,7 @@ def _domains(live: Live) -> Iterator[Fault]:
         if column.refuses:
             text = f"column {column.name} ({role}) is of a domain ({column.domain.name}) that does "
             text += f"not take {', '.join(describe.ROWS[name] for name in column.refuses)}"
-            yield _typed(live, role, column, text)
+            yield typed(live, role, column, text)
 
 
 # A column that producers fill is judged by its name, all others by what they hold. A slice has no
@@ -501,100 +473,3 @@ def _domains(live: Live) -> Iterator[Fault]:
 JUDGES: tuple[Callable[[Live], Iterator[Fault]], ...] = (
     *(_numbers, _sent, _keys, _texts, _instants, _ids, _nulls, _defaults, _domains),
 )
-
-
-# --- The statements that change them, and what these would do to the rows.
-
-
-def _typed(live: Live, role: str, column: Column, text: str, *, is_needed: bool = True) -> Fault:
-    """A column of another type: it is changed, or else another one is named."""
-    fix = _retyped(live, role, column)
-    tried = live.tried.get(role, DryRun())
-    if tried.loses:
-        text, fix = f"{text}; {tried.loses}", ()
-    if not live.database.loose_types or live.strict:
-        text, fix = _with_way_out(live, role, text, fix)
-    return Fault("types", is_needed, text, fix, role, tried.holds or None)
-
-
-def _dry_run(conn: Connection, live: Live, role: str) -> DryRun:
-    if not live.database.retypes_values:
-        return DryRun()
-    column = live.columns[role]
-    at = (conn, live.name, column.name)
-    ours = tables_for(live.spec, live.database).message.c[live.spec.names()[role]].type
-    try:
-        spec = live.spec
-        held = db.holders(conn, live.name, spec.schema, spec.bare_name, column.name)
-        if held:
-            return DryRun(
-                f"its type cannot be changed while it is used by {', '.join(held)}: drop that first"
-            )
-        if role == "status":
-            return _statuses(db.values_as_numbers(*at, limit=20))
-        if role in NUMBERS:
-            odd = db.not_whole(*at)
-            return DryRun(f"it holds {', '.join(odd)}, which would be changed" if odd else "")
-        if role in INSTANTS and not isinstance(column.kind, sa.DateTime):
-            count = db.filled(*at)
-            text = f"{count:,} of its values would have to be read as instants of some time zone"
-            return DryRun(text if count else "")
-        if (length := _length(ours)) and (count := db.longer_than(*at, length)):
-            return DryRun(f"{count:,} of its values are longer than {length} characters")
-    except DBAPIError as error:
-        db.raise_lost(error)
-        return DryRun("what it holds cannot be read as that type")
-    return DryRun()
-
-
-def _statuses(found: Sequence[tuple[str | None, str | None, int]]) -> DryRun:
-    """Only rows that say one of the four numbers keep their meaning."""
-    shown = ", ".join(f"{'NULL' if v is None else v} ({n:,})" for v, _, n in found)
-    for text, number, _ in found:
-        try:
-            value = Decimal(text or "")
-            same = number is None or Decimal(number) == value
-        except InvalidOperation:
-            same = False
-        if not same or value not in (-1, 0, 1, 2):
-            return DryRun(f"its rows hold {shown}, which a change of the type would not keep")
-    return DryRun(holds=f"status of the rows, as before: {shown}" if found else "")
-
-
-def _retyped(live: Live, role: str, column: Column) -> tuple[str, ...]:
-    ours = tables_for(live.spec, live.database).message.c[live.spec.names()[role]]
-    kind, counts = column.kind, column.counts
-    instant = role in INSTANTS and isinstance(kind, sa.DateTime)
-    number = role in INSTANTS and isinstance(kind, sa.Integer | sa.Numeric)
-    generated = column.generated and ROLES[role].may_be_generated
-    if not live.database.can_alter_type(kind, ours.type, generated=generated):
-        return ()
-    plain = live.database.drop_generated(live.at(column.name)) if column.generated else ()
-    zone = live.spec.time_zone if instant else None
-    was = Was(zone, number, counts)
-    dropped = (
-        statement
-        for name, text in live.check_texts
-        if live.database.check_calls(text, column.name)  # made for values of the old type
-        for statement in live.database.drop_check(live.at(name), None)
-    )
-    return (*plain, *dropped, *live.database.alter_type(live.at(column.name), ours, was))
-
-
-def _with_way_out(
-    live: Live, role: str, text: str, fix: Sequence[str]
-) -> tuple[str, tuple[str, ...]]:
-    """Where a column cannot be changed, another one can be added and named."""
-    if fix:
-        return text, tuple(fix)
-    if role in REQUIRED:
-        return f"{text}. {REMAKE}", ()
-    new = f"{live.columns[role].name}_2"
-    ours = tables_for(live.spec, live.database).message.c[live.spec.names()[role]]
-    kind = ours.type.compile(dialect=live.sql)
-    quoted = live.sql.identifier_preparer.quote(new)
-    add = f"ALTER TABLE {live.name} {live.database.add_column(f'{quoted} {kind}')}"
-    return (
-        f'{text}. {REMAKE}, or add a column ({add}) and name it: MessageTable({role}="{new}")',
-        (),
-    )

@@ -22,7 +22,8 @@ from msgworker.schema import apply, describe, requirements
 from msgworker.schema import rule as rules
 from msgworker.schema.apply import Plan, Step
 from msgworker.schema.describe import LiveTable
-from msgworker.schema.difference import difference, faults_text, mistyped, of_guard, read
+from msgworker.schema.difference import difference, mistyped, of_guard, read
+from msgworker.schema.repairs import faults_text
 from msgworker.schema.rule import Rule
 from msgworker.table import MessageTable, Need, Tables, own_tables, tables_for
 

@@ -23,7 +23,8 @@ from msgworker.errors import SchemaError
 from msgworker.message import DEFAULT_TOPIC
 from msgworker.schema import describe
 from msgworker.schema.describe import ROWS, Live, is_unique, max_error, rows_written
-from msgworker.schema.difference import REMAKE, Fault, faults_text, of_columns, read
+from msgworker.schema.difference import of_columns, read
+from msgworker.schema.repairs import REMAKE, Fault, faults_text, unchecked
 from msgworker.store.rows import refuse_at_once
 from msgworker.store.send import inserted_values, row_values
 from msgworker.table import REQUIRED, MessageTable, Tables, live_names, tables_for
@@ -179,8 +180,7 @@ def _checks(live: Live) -> Iterator[Fault]:
     for check in live.checks:
         what = f"CHECK {check.name} ({check.text})".replace("CHECK  ", "CHECK ")
         text = f"{what} does not take {', '.join(ROWS[name] for name in check.refuses)}"
-        column = live.all.get(check.name)
-        fix = live.database.drop_check(live.at(check.name), column)
+        fix = unchecked(live, check)
         if not fix:
             text += f". {REMAKE}" if live.database.loose_types else ""
         yield Fault("checks", True, text, fix)
@@ -421,7 +421,7 @@ def _without_id(conn: Connection, t: Tables, live: Live, sent: _Sent) -> Fault |
     text = f"a message that is sent gets no id: column {ids.name} (msg_id) stays NULL, and the "
     text += "message is never handled"
     text += f"; {plural(others, 'row', 'has', 'have')} none" if others > 0 else ""
-    fix = () if others > 0 else live.database.set_not_null(live.at(ids.name), ids.kind)
+    fix = () if others > 0 else live.database.set_not_null(live.at(ids.name), ids.kind, ids.rest)
     if live.database.loose_types:
         text += ". Create the table again, with INTEGER PRIMARY KEY, or with NOT NULL if all who "
         text += "insert bring an id"

@@ -176,3 +176,141 @@ def test_a_repair_cuts_no_id(postgresql):
     app = App(postgresql.url, table=TABLE)
     (told,) = [one for one in needed(app) if one.check == "types"]
     assert (told.fix, "longer than 190 characters" in told.text) == ((), True)
+
+
+# What is pasted as it is printed leaves nothing that is needed, and all else as it was.
+
+WITH_KEYS = TABLE.replace(unique_key="unique_key", unique_kept="unique_kept")
+EMPTY: dict[str, dict[str, Any]] = {
+    "an empty owner": {
+        "claimed_by": "VARCHAR(64) NOT NULL DEFAULT ''",
+        "rows": ("(object_id, status) VALUES ('a', 1)",),
+    },
+    "an empty owner that may be NULL": {
+        "claimed_by": "VARCHAR(64) DEFAULT ''",
+        "rows": ("(object_id, status) VALUES ('a', 1)",),
+    },
+    "an empty owner in a short column": {
+        "claimed_by": "VARCHAR(20) NOT NULL DEFAULT ''",
+        "rows": ("(object_id, status) VALUES ('a', 1)",),
+    },
+    "empty keys": {
+        "table": WITH_KEYS,
+        "rest": ", unique_key VARCHAR(190) NOT NULL DEFAULT '', unique_kept SMALLINT",
+        "rows": ("(object_id) VALUES ('a'), ('b')",),
+    },
+}
+PASTED: dict[str, dict[str, Any]] = {
+    "mariadb: one column, several faults": {
+        "claimed_by": "VARCHAR(20) CHARACTER SET latin1 COLLATE latin1_bin NOT NULL DEFAULT '' "
+        "COMMENT 'who''s' CHECK (claimed_by <> 'me')",
+        "status": "VARCHAR(2) DEFAULT '0' NOT NULL COMMENT 'where' "
+        "CHECK (status IN ('0', '1', '2'))",
+        "available_at": "DATE NOT NULL",
+        "last_error": "VARCHAR(500) INVISIBLE DEFAULT '' NOT NULL",
+        "rows": (),
+        "after": [
+            "`claimed_by` varchar(64) CHARACTER SET latin1 COLLATE latin1_bin DEFAULT NULL "
+            "COMMENT 'who''s' CHECK (`claimed_by` <> 'me')",
+            "`status` smallint(6) NOT NULL DEFAULT 0 COMMENT 'where',",
+            "`available_at` datetime(6) DEFAULT NULL,",
+            "`last_error` varchar(2000) INVISIBLE DEFAULT NULL,",
+        ],
+    },
+    "mariadb: ids that differ by case": {
+        "object_id": "VARCHAR(1000)",
+        "whole": "DEFAULT CHARSET utf8mb4 COLLATE utf8mb4_general_ci",
+        "rows": ("(object_id) VALUES ('a'), ('A')",),
+        "after": ["`object_id` varchar(190) DEFAULT NULL,"],
+    },
+    "mariadb: an id from a sequence": {
+        "before": ("CREATE SEQUENCE s1",),
+        "msg_id": "DECIMAL(20,2) DEFAULT nextval(s1)",
+        "after": ["`msg_id` bigint(20) NOT NULL DEFAULT nextval("],
+    },
+    "mariadb: an id that changes": {
+        "object_id": "TIMESTAMP NOT NULL DEFAULT now() ON UPDATE now() COMMENT 'when'",
+        "rows": ("(status) VALUES (0)",),
+        "after": ["`object_id` timestamp NOT NULL DEFAULT current_timestamp() COMMENT 'when',"],
+    },
+    "postgresql: an id from a sequence": {
+        "before": ("CREATE SEQUENCE s1",),
+        "msg_id": "NUMERIC(20,2) DEFAULT nextval('s1')",
+        "claimed_by": "VARCHAR(20) COLLATE \"POSIX\" NOT NULL DEFAULT ''",
+        "after": ["msg_id bigint nextval('s1'", "claimed_by character varying POSIX"],
+    },
+    "mariadb: a CHECK of the table by the name of a column": {
+        "rest": ", CONSTRAINT status CHECK (status IN (0, 1, 2))",
+        "gone": ["CONSTRAINT"],
+    },
+    **{
+        f"{name}: {what}": rest
+        for name in ("mariadb", "postgresql")
+        for what, rest in EMPTY.items()
+    },
+    "postgresql: an id of text from a sequence": {
+        "before": ("CREATE SEQUENCE s1",),
+        "msg_id": "TEXT DEFAULT nextval('s1')",
+        "after": ["msg_id bigint ((nextval('s1'"],
+    },
+}
+SHOWN_OF = {
+    "mariadb": "SHOW CREATE TABLE tb",
+    "postgresql": "SELECT '', string_agg(concat_ws(' ', column_name, data_type, collation_name, "
+    "column_default), E',\\n') FROM information_schema.columns WHERE table_name = 'tb'",
+}
+
+
+def content(database: Any) -> list[Any]:
+    columns = "msg_id, object_id, status, error_try_times"
+    with database.engine().connect() as conn:
+        found = conn.exec_driver_sql(f"SELECT {columns} FROM tb ORDER BY msg_id").all()
+    return [(int(i), obj, int(status), int(tries)) for i, obj, status, tries in found]
+
+
+@pytest.mark.parametrize("case", PASTED)
+def test_what_is_pasted_leaves_nothing_needed_and_all_else_as_it_was(request, case):
+    database = request.getfixturevalue(case.partition(":")[0])
+    wanted = dict(PASTED[case])
+    table = wanted.pop("table", TABLE)
+    before, rows = wanted.pop("before", ()), wanted.pop("rows", ("(object_id) VALUES ('a')",))
+    after, gone, then = (wanted.pop(n, ()) for n in ("after", "gone", "then"))
+    run(database, *before)
+    make_table(database, **wanted)
+    run(database, *then, *(f"INSERT INTO tb {row}" for row in rows))
+    app, there = App(database.url, table=table), content(database)
+    found = [one for one in app.ops.doctor() if one.check in ("types", "columns", "checks", "rows")]
+    for one in found:
+        run(database, *one.fix)
+    assert [one for one in needed(app) if one.check not in ("tables", "indexes")] == []
+    assert content(database) == there
+    app.create_schema()
+    assert needed(app) == []
+    with database.engine().connect() as conn:
+        shown = conn.exec_driver_sql(SHOWN_OF[database.name]).one()[1]
+    assert [text for text in after if text not in shown] == [], shown
+    assert [text for text in gone if text in shown] == []
+    ran: list[Any] = []
+    app.handler(None)(lambda message: ran.append(message.msg_id))
+    run(database, "INSERT INTO tb (status) VALUES (0)")
+    waiting = [msg_id for msg_id, _, status, _ in content(database) if status == 0]
+    assert app.drain(linger=0.1).done == len(waiting)
+    assert sorted(ran) == waiting
+    with database.engine().connect() as conn:
+        owners = conn.exec_driver_sql("SELECT claimed_by FROM tb WHERE status = 1").scalars().all()
+    assert set(owners) <= {None}  # as another consumer has left them; '' would be a dead instance
+
+
+def test_keys_that_several_messages_hold_are_named(make_app, database):
+    make_table(database, rest=", unique_key VARCHAR(190), unique_kept SMALLINT")
+    rows = "('a', 'k'), ('b', 'k'), ('c', 'K'), ('d', NULL), ('e', NULL)"
+    run(database, f"INSERT INTO tb (object_id, unique_key) VALUES {rows}")
+    app = make_app(table=WITH_KEYS)
+    (told,) = [one for one in app.ops.doctor() if "unique key, " in one.text]
+    assert (told.check, told.severity, told.fix) == ("rows", Severity.ADVISED, ())
+    assert "'k' (2 messages):" in told.text
+    with pytest.raises(SchemaError, match=r"doctor.* names them"):
+        app.create_schema()
+    run(database, "UPDATE tb SET unique_key = NULL WHERE object_id = 'b'")
+    app.create_schema()
+    assert [one for one in app.ops.doctor() if "unique key, " in one.text] == []

@@ -13,7 +13,7 @@ from msgworker import MessageTable
 from msgworker.db import DATABASES, NAMES
 from msgworker.schema import describe, requirements
 from msgworker.schema.describe import Check, Column, Live
-from msgworker.schema.difference import faults_text
+from msgworker.schema.repairs import faults_text
 from msgworker.table import tables_for
 
 
