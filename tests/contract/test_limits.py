@@ -71,6 +71,25 @@ def end_one(one: Instance, outcome: Outcome = Outcome.DONE) -> None:
 # ---------------------------------------------------------------- permits
 
 
+@pytest.mark.parametrize("waits", ["itself", "paused", "unhandled", "running elsewhere", "behind"])
+def test_a_drain_ends_beside_limited_messages_behind_a_head_that_waits(app, table, waits):
+    """behind: the limited one is due, as one that was delayed is."""
+    ran = limited(app, max_running=2)
+    app.add_handler("p", lambda msg: None)
+    head = {"paused": "p", "unhandled": "nowhere"}.get(waits, "t")
+    delay = 3600 if waits in ("itself", "behind") else None
+    with app.engine.begin() as conn:
+        first = app.send(conn, head, object_id="a", delay=delay)
+        app.send(conn, "t", object_id="a", delay=0.001 if waits == "behind" else None)
+        free = app.send(conn, "t", object_id="b")
+    if waits == "paused":
+        app.ops.pause("p", actor="me", reason="x")
+    if waits == "running elsewhere":
+        edit(app, first, status=1)
+    report = app.drain(threads=2, linger=0, time_limit=30)
+    assert (report.stopped, report.done, report.left, ran) == (False, 1, 2, [free])
+
+
 def test_no_more_are_flagged_than_may_run_and_the_others_lose_nothing(app, table):
     limited(app, max_running=2)
     send(app, *range(6))

@@ -263,6 +263,7 @@ class TopicWaits(enum.Enum):
     PERMIT = enum.auto()
     TOKEN = enum.auto()
     LOCK = enum.auto()
+    LOST = enum.auto()  # others have claimed what was found, or it is not the head of its object
 
 
 @dataclass(slots=True)
@@ -359,8 +360,8 @@ class LimitPoller:
             one.retry_in(now, TopicWaits.PERMIT, one.next_pause())
         else:
             one.pause = FIRST_PAUSE_SECONDS
-            if not won:  # others have claimed what was found
-                one.retry_in(now, TopicWaits.NO, RACE_SECONDS * random.uniform(0.5, 1.5))
+            if not won:
+                one.retry_in(now, TopicWaits.LOST, RACE_SECONDS * random.uniform(0.5, 1.5))
             elif won < free.starts or free.permits > free.tokens:
                 one.retry_in(now, TopicWaits.NO, 0.0 if won < free.starts else self._portion(free))
             else:  # all permits are taken now

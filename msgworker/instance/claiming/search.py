@@ -481,8 +481,8 @@ class TableSearch(Search):
     def _step(
         self, conn: Connection, chooser: HeadChooser, those: Those, *, mark: int, limit: int
     ) -> candidates.Among:
-        span = max(self._among.span, limit)
-        if self.tables.database.oldest_index:
+        span, by_age = max(self._among.span, limit), self.tables.database.oldest_index
+        if by_age:
             found = candidates.oldest_among(
                 *(conn, self.tables, those.topics), but=those.but, mark=mark, limit=limit, span=span
             )
@@ -492,7 +492,11 @@ class TableSearch(Search):
                 conn, self.tables, after=after, limit=self._among.span, those=those
             )
             found = candidates.Among(rows, last, last is None)
-        for row in found.rows:
+        rows = found.rows
+        if by_age and not those.but:  # the head of an object may be of another topic
+            ids = [row.msg_id for row in rows if chooser.can_run(row)]
+            rows = candidates.heads_of(conn, self.tables, ids)
+        for row in rows:
             chooser.offer(row)
         return found
 
