@@ -183,6 +183,7 @@ from msgworker.db.types import (
     beginning,
     big_id,
     bytewise,
+    cast_text,
     exact,
     holds_text,
     in_json,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -111,6 +111,50 @@ def exact(kind: TypeEngine[Any]) -> TypeEngine[Any]:
     if getattr(kind, "scale", None) == 0:
         return sa.BigInteger()
     return sa.Numeric(getattr(kind, "precision", None), getattr(kind, "scale", None))
+
+
+def cast_text(kind: TypeEngine[Any]) -> Callable[[Any], str]:
+    """How MariaDB and MySQL cast a value of a column of this type to a text, by the value as it is
+    read. A double without a scale that is 1e15 or more may be written otherwise."""
+    scale, zeros = getattr(kind, "scale", None), getattr(kind, "zerofill", False)
+    if isinstance(kind, sa.DateTime | sa.Time):
+        parts = getattr(kind, "fsp", None) or 0
+        length = (19 if isinstance(kind, sa.DateTime) else 8) + (parts and parts + 1)
+
+        def form(value: Any) -> str:
+            text: str = value.isoformat(timespec="microseconds")
+            return text.replace("T", " ")[:length]
+    elif isinstance(kind, sa.Numeric | sa.Float) and scale is not None:
+        width = (getattr(kind, "precision", None) or 0) + (scale > 0) if zeros else 0
+
+        def form(value: Any) -> str:
+            return f"{Decimal(value):.{scale}f}".zfill(width)
+    elif isinstance(kind, sa.Float):
+
+        def form(value: Any) -> str:
+            return f"{Decimal(repr(float(value))).normalize():f}"
+    elif kind.__visit_name__ == "BIT":
+        size = (int(getattr(kind, "length", None) or 1) + 7) // 8
+
+        def form(value: Any) -> str:
+            return str(int(value).to_bytes(size, "big").decode(errors="replace")).replace(
+                "\ufffd", "?"
+            )
+    elif zeros:
+        width = getattr(kind, "display_width", None) or 0
+
+        def form(value: Any) -> str:
+            return str(value).zfill(width)
+    else:
+        return str
+
+    def text(value: Any) -> str:
+        try:
+            return form(value)
+        except (TypeError, ValueError, ArithmeticError, AttributeError):
+            return str(value)  # of another type than its column says
+
+    return text
 
 
 class AnyText(TypeDecorator[str]):

@@ -12,7 +12,7 @@ import binascii
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any, NamedTuple, TypeVar, cast
 from uuid import UUID
@@ -311,12 +311,9 @@ def same_object(t: Tables, c: Cols, object_id: Any) -> ColumnElement[bool]:
     return sa.and_(t.open_object(c) == sa.literal(t.key(object_id), t.key_type), t.open_rows(c))
 
 
-# --- An object that was given.
-
-
 def object_of(t: Tables, given: Any) -> Any:
-    """An object_id that was given, as its column has it; raises ValueError for what is no value of
-    it, where that is known without the database."""
+    """An object_id that was given, as its column has it; raises ValueError for what is known to be
+    no value of it."""
     kind = t.object_type
     if given is None or t.database.loose_types:
         return given
@@ -328,6 +325,9 @@ def object_of(t: Tables, given: Any) -> Any:
         return text.rstrip(" ") if trims else text
     if isinstance(kind, sa.Uuid):
         return UUID(text)
+    for one, reads in ((sa.DateTime, datetime), (sa.Date, date), (sa.Time, time)):
+        if isinstance(kind, one) and not t.database.reads_texts:
+            return reads.fromisoformat(text)
     is_number = isinstance(kind, sa.Integer | sa.Numeric | sa.Float)
     if not is_number and (t.database.reads_texts or kind.__visit_name__ not in ("BIT", "YEAR")):
         return given
@@ -338,7 +338,7 @@ def object_of(t: Tables, given: Any) -> Any:
     if isinstance(kind, sa.Numeric | sa.Float) and number.is_finite():
         return number
     if not number.is_finite() or number != int(number):
-        raise ValueError("it is no whole number" if number.is_finite() else "it is no number")
+        raise ValueError("it is no whole number")
     return int(number)
 
 

@@ -24,6 +24,7 @@ Finished rows are in none of them, so they cost nothing (P7; see docs/reference/
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -224,6 +225,9 @@ class GeneratedColumns(CaseIndexes):
         wanted[FAILED_MARK + t.spec.part] = (failed, sa.SmallInteger())
         for name, (expression, kind) in wanted.items():
             add_generated(t, name, expression, kind)
+
+    def key(self, object_id: Any) -> Any:
+        return self.built("key", partial(db.cast_text, self.object_type))(object_id)
 
     def _guard_key(self, c: Cols) -> Any:
         # A key part that is an expression needs parentheses.
