@@ -21,7 +21,7 @@ from msgworker.db.catalogue import (
     file_size,
     filled,
     fold_of,
-    holders,
+    hanging,
     holds_json,
     hooks_of,
     id_source,

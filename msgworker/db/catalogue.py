@@ -16,7 +16,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.types import TypeEngine
 
-from msgworker.db.database import Database, IdSource, Trouble, of, quoted
+from msgworker.db.database import At, Database, IdSource, Trouble, of, quoted
 from msgworker.db.errors import raise_lost, trouble
 
 
@@ -502,15 +502,18 @@ def longer_than(conn: sa.Connection, table: str, column: str, length: int) -> in
     return int(conn.scalar(_plain(f"SELECT count(*) FROM {table} WHERE {text} > {length}")))
 
 
-def holders(
-    conn: sa.Connection, full: str, schema: str | None, bare: str, column: str
-) -> list[str]:
-    """What uses a column so that the database refuses to change its type. full: the name of the
-    table as SQL has it."""
-    query = of(conn).holders
-    given = {"full": full, "schema": schema, "bare": bare, "column": column}
+def hanging(
+    conn: sa.Connection, spec_name: tuple[str | None, str], at: At, was: Any, to: Any
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """What hangs on a column whose type is to be changed: what keeps the database from it, in
+    words; and CHECKs, by name and text, that are of no use with the new type. spec_name: schema
+    and name of the table."""
+    query, (schema, bare) = of(conn).holders, spec_name
+    given = {"full": at.table, "schema": schema, "bare": bare, "column": at.name}
     named = {name: value for name, value in given.items() if f":{name}" in query}
-    return [str(_text(found)) for found in conn.scalars(sa.text(query), named)]
+    held = [str(_text(found)) for found in conn.scalars(sa.text(query), named)]
+    more, checks = of(conn).broken_by(conn, at, was, to)
+    return [*held, *more], checks
 
 
 def filled(conn: sa.Connection, table: str, column: str) -> int:

@@ -685,10 +685,12 @@ class Database:
         it is `nullable` and `counts`; () unless `whole_columns`."""
         return ()
 
-    def check_calls(self, check: str, column: str) -> bool:
-        """Whether a CHECK passes the column to a function, which may accept only its old type: then
-        the type cannot be changed while the CHECK exists."""
-        return False
+    def broken_by(
+        self, conn: sa.Connection, at: At, was: TypeEngine[Any], to: TypeEngine[Any]
+    ) -> tuple[list[str], list[tuple[str, str]]]:
+        """What of a table keeps a column from another type beside its `holders`: what is to be
+        dropped first, in words; and CHECKs, by name and text, that are of no use with that type."""
+        return [], []
 
     def drop_not_null(self, at: At, kind: TypeEngine[Any], rest: str = "") -> list[str]:
         """Statements that make a column of type `kind` nullable, with NULL as its default."""

@@ -42,7 +42,7 @@ from msgworker.db.database import (
 )
 from msgworker.db.drivers import CONNECT_SECONDS, PROGRAM
 from msgworker.db.engine import beside
-from msgworker.db.errors import code_of, is_lost_by_its_text
+from msgworker.db.errors import code_of, is_lost_by_its_text, raise_lost
 from msgworker.db.servers import (
     PATIENCE_SECONDS,
     Past,
@@ -294,8 +294,36 @@ class PostgreSQL(Database):
         changes += [f"SET DEFAULT {default}"] if default else []
         return _altered(at, *changes, *(["DROP NOT NULL"] if to.nullable else []))
 
-    def check_calls(self, check: str, column: str) -> bool:
-        return re.search(rf'\w\s*\(+"?{re.escape(column)}"?\b', check) is not None
+    def broken_by(
+        self, conn: sa.Connection, at: At, was: TypeEngine[Any], to: TypeEngine[Any]
+    ) -> tuple[list[str], list[tuple[str, str]]]:
+        known = {"full": at.table, "column": at.name}
+        others = conn.scalars(sa.text(_OTHER_COLUMNS), known).all()
+        new = f"CAST(NULL AS {to.compile(dialect=at.sql)}) AS {at.quoted}"
+        source = f"(SELECT {', '.join([*others, new])} FROM {at.table})"
+        texts = isinstance(was, sa.String) and not isinstance(was, sa.Enum)
+        texts = texts and isinstance(to, sa.String | KeyText)
+        fitting = {"text": texts, "whole": isinstance(to, sa.Integer)}
+
+        def is_read(condition: str) -> bool:
+            """Whether what is written for the old type means something with the new one."""
+            query = f"SELECT FROM {source} x WHERE false AND ({condition}) IS NULL"
+            try:
+                conn.exec_driver_sql(query, execution_options={"no_parameters": True})
+            except DBAPIError as error:
+                raise_lost(error)
+                return False
+            return True
+
+        held, checks = [], []
+        for what, name, condition, odd, other in conn.execute(sa.text(_ON_COLUMN), known):
+            if what == "check" and not is_read(condition):
+                checks.append((name, condition))
+            elif what == "index" and ((odd and not texts) or not is_read(condition)):
+                held.append(f"index {name}")
+            elif what == "foreign key" and not fitting.get(other):
+                held.append(f"foreign key {name}")
+        return held, checks
 
     def drop_not_null(self, at: At, kind: TypeEngine[Any], rest: str = "") -> list[str]:
         return _altered(at, "DROP NOT NULL", "DROP DEFAULT")
@@ -484,7 +512,8 @@ class PostgreSQL(Database):
         "ON d.classid = CAST('pg_attrdef' AS regclass) AND g.oid = d.objid "
         "WHERE d.refclassid = CAST('pg_class' AS regclass) AND d.refobjid = to_regclass(:full) "
         "AND a.attname = :column AND (d.classid IN (CAST('pg_rewrite' AS regclass), "
-        "CAST('pg_policy' AS regclass), CAST('pg_trigger' AS regclass)) OR g.adnum <> a.attnum) "
+        "CAST('pg_policy' AS regclass), CAST('pg_trigger' AS regclass), CAST('pg_proc' AS regclass)"
+        ", CAST('pg_publication_rel' AS regclass)) OR g.adnum <> a.attnum) "
         "ORDER BY 1"
     )
 
@@ -641,6 +670,38 @@ def _altered(at: At, *changes: str) -> list[str]:
     return [at.alter(*(f"ALTER COLUMN {at.quoted} {change}" for change in changes))]
 
 
+_OTHER_COLUMNS = (
+    "SELECT quote_ident(attname) FROM pg_attribute WHERE attrelid = to_regclass(:full)"
+    " AND attnum > 0 AND NOT attisdropped AND attname <> :column"
+)
+# Of an index: what it computes, whether it is of another kind than those that every type has; of
+# foreign keys: of which kind the other column is.
+_ON_COLUMN = (
+    "WITH a AS (SELECT attrelid, attnum FROM pg_attribute WHERE attrelid = to_regclass(:full)"
+    " AND attname = :column)"
+    " SELECT 'check', conname::text, pg_get_expr(conbin, conrelid), false, ''"
+    " FROM a JOIN pg_constraint ON conrelid = attrelid AND contype = 'c' AND attnum = ANY(conkey)"
+    " UNION ALL SELECT 'index', i.indexrelid::regclass::text, 'ROW(' || concat_ws(', ',"
+    " pg_get_expr(indexprs, indrelid), pg_get_expr(indpred, indrelid)) || ')',"
+    " EXISTS (SELECT FROM unnest(indkey, indclass) AS k (number, class) JOIN pg_opclass o"
+    " ON o.oid = class JOIN pg_am m ON m.oid = opcmethod WHERE number = attnum"
+    " AND NOT (opcdefault AND amname IN ('btree', 'hash', 'brin'))), ''"
+    " FROM a JOIN pg_index i ON indrelid = attrelid AND (attnum = ANY(indkey)"
+    " OR EXISTS (SELECT FROM pg_depend WHERE classid = 'pg_class'::regclass"
+    " AND objid = indexrelid AND refclassid = 'pg_class'::regclass AND refobjid = attrelid"
+    " AND refobjsubid = attnum))"
+    " UNION ALL SELECT 'foreign key', conname || ' of ' || conrelid::regclass, '', false,"
+    " CASE WHEN t.typname IN ('int2', 'int4', 'int8') THEN 'whole'"
+    " WHEN t.typcategory = 'S' THEN 'text' ELSE '' END"
+    " FROM (SELECT k.*, CASE WHEN side = 1 THEN confrelid ELSE conrelid END AS there,"
+    " CASE WHEN side = 1 THEN confkey[array_position(conkey, attnum)]"
+    " ELSE conkey[array_position(confkey, attnum)] END AS number"
+    " FROM a, pg_constraint k, generate_series(1, 2) AS side WHERE contype = 'f'"
+    " AND CASE WHEN side = 1 THEN conrelid = attrelid AND attnum = ANY(conkey)"
+    " ELSE confrelid = attrelid AND attnum = ANY(confkey) END) f"
+    " JOIN pg_attribute o ON o.attrelid = there AND o.attnum = number"
+    " JOIN pg_type t ON t.oid = o.atttypid"
+)
 _SEQUENCE_OF = (
     "SELECT quote_ident(nspname) || '.' || quote_ident(relname), seqcycle, seqmax, seqincrement,"
     " has_sequence_privilege(seqrelid, 'SELECT') FROM pg_sequence"

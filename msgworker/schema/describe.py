@@ -276,7 +276,7 @@ class Live:
     """The live message table. name: as SQL writes it. columns: by role; all: by name, as given.
 
     fold: how ids that differ may be one to the database, see `db.fold_of`. checks: those that
-    refuse what we write; check_texts: name and text of all. triggers: name and when, of all, and of
+    refuse what we write. triggers: name and when, of all, and of
     rules of PostgreSQL. layouts: those of the table that take no index of ours, by `LAYOUTS`.
     partitions: name -> modulus of the parts of a table that is partitioned by the hash of the
     object, which takes them; None = it is not. strict: its columns hold to their types, on a
@@ -294,7 +294,6 @@ class Live:
     columns: dict[str, Column]
     all: dict[str, Column] = field(default_factory=dict)
     checks: tuple[Check, ...] = ()
-    check_texts: tuple[tuple[str, str], ...] = ()
     triggers: tuple[tuple[str, str], ...] = ()
     fold: str | None = None
     layouts: tuple[str, ...] = ()
@@ -314,10 +313,12 @@ class Live:
 @dataclass(frozen=True, slots=True)
 class DryRun:
     """Of a change of a column's type, on the rows that are there. loses: why some values would not
-    be what they were; "" if all stay. holds: what they are, with counts."""
+    be what they were; "" if all stay. holds: what they are, with counts. drops: CHECKs that are of
+    no use with the new type, by name and text."""
 
     loses: str = ""
     holds: str = ""
+    drops: tuple[tuple[str, str], ...] = ()
 
 
 def read(
@@ -364,7 +365,6 @@ def read(
         columns=columns,
         all=every,
         checks=checks,
-        check_texts=tuple((one.name, one.text) for one in traits if one.kind == "check"),
         triggers=_triggers_of(traits),
         fold=db.fold_of(database, traits),
         layouts=tuple(text for text in layouts if text not in ("hash", "strict")),

@@ -101,24 +101,38 @@ def typed(live: Live, role: str, column: Column, text: str, *, is_needed: bool =
     tried = live.tried.get(role, DryRun())
     if tried.loses:
         text, fix = f"{text}; {tried.loses}", ()
+    elif tried.drops:
+        shown = ", ".join(
+            f"{name} ({' '.join(check.split())[:200]})" for name, check in tried.drops
+        )
+        text += f"; CHECK {shown} is dropped, since it is of the old type: make one for the new"
     if not live.database.loose_types or live.strict:
         text, fix = with_way_out(live, role, text, fix)
     return Fault("types", is_needed, text, fix, role, tried.holds or None)
 
 
 def dry_run(conn: Connection, live: Live, role: str) -> DryRun:
+    """What a change of its type would do to all that the table holds."""
     if not live.database.retypes_values:
         return DryRun()
+    column, spec = live.columns[role], live.spec
+    ours = tables_for(spec, live.database).message.c[spec.names()[role]].type
+    try:
+        name = (spec.schema, spec.bare_name)
+        held, checks = db.hanging(conn, name, live.at(column.name), column.kind, ours)
+    except DBAPIError as error:
+        db.raise_lost(error)
+        return DryRun("what uses it cannot be read")
+    if held:
+        which = ", ".join(held)
+        return DryRun(f"its type cannot be changed while it is used by {which}: drop that first")
+    return replace(_of_values(conn, live, role, ours), drops=tuple(checks))
+
+
+def _of_values(conn: Connection, live: Live, role: str, ours: Any) -> DryRun:
     column = live.columns[role]
     at = (conn, live.name, column.name)
-    ours = tables_for(live.spec, live.database).message.c[live.spec.names()[role]].type
     try:
-        spec = live.spec
-        held = db.holders(conn, live.name, spec.schema, spec.bare_name, column.name)
-        if held:
-            return DryRun(
-                f"its type cannot be changed while it is used by {', '.join(held)}: drop that first"
-            )
         if role == "status":
             return _statuses(db.values_as_numbers(*at, limit=20))
         if role in NUMBERS:
@@ -161,12 +175,8 @@ def _retyped(live: Live, role: str, column: Column) -> tuple[str, ...]:
     plain = live.database.drop_generated(live.at(column.name)) if column.generated else ()
     zone = live.spec.time_zone if instant else None
     was = Was(zone, number, counts, _kept_default(role, column), kind, column.rest)
-    dropped = (
-        statement
-        for name, text in live.check_texts
-        if live.database.check_calls(text, column.name)  # made for values of the old type
-        for statement in live.database.drop_check(live.at(name))
-    )
+    drops = live.tried[role].drops if role in live.tried else ()
+    dropped = (s for name, _ in drops for s in live.database.drop_check(live.at(name)))
     return (*plain, *dropped, *live.database.alter_type(live.at(column.name), ours, was))
 
 

@@ -248,6 +248,18 @@ PASTED: dict[str, dict[str, Any]] = {
         for name in ("mariadb", "postgresql")
         for what, rest in EMPTY.items()
     },
+    "postgresql: CHECKs of the old type and of any": {
+        "status": "TEXT DEFAULT '0' NOT NULL CONSTRAINT known "
+        "CHECK (status IN ('0', '1', '2', '-1'))",
+        "error_try_times": "TEXT DEFAULT '0' NOT NULL "
+        "CONSTRAINT said CHECK (error_try_times <> '')",
+        "claimed_by": "VARCHAR(20) CONSTRAINT short CHECK (length(claimed_by) < 90)",
+        "then": (
+            "CREATE INDEX by_owner ON tb (lower(claimed_by), claimed_by varchar_pattern_ops)",
+        ),
+        "kept": ["short", "by_owner"],
+        "told": ["CHECK known ((status = ANY", "CHECK said ((error_try_times <> ''"],
+    },
     "postgresql: an id of text from a sequence": {
         "before": ("CREATE SEQUENCE s1",),
         "msg_id": "TEXT DEFAULT nextval('s1')",
@@ -275,11 +287,13 @@ def test_what_is_pasted_leaves_nothing_needed_and_all_else_as_it_was(request, ca
     table = wanted.pop("table", TABLE)
     before, rows = wanted.pop("before", ()), wanted.pop("rows", ("(object_id) VALUES ('a')",))
     after, gone, then = (wanted.pop(n, ()) for n in ("after", "gone", "then"))
+    kept, told = wanted.pop("kept", ()), wanted.pop("told", ())
     run(database, *before)
     make_table(database, **wanted)
     run(database, *then, *(f"INSERT INTO tb {row}" for row in rows))
     app, there = App(database.url, table=table), content(database)
     found = [one for one in app.ops.doctor() if one.check in ("types", "columns", "checks", "rows")]
+    assert [text for text in told if not any(text in one.text for one in found)] == []
     for one in found:
         run(database, *one.fix)
     assert [one for one in needed(app) if one.check not in ("tables", "indexes")] == []
@@ -290,6 +304,10 @@ def test_what_is_pasted_leaves_nothing_needed_and_all_else_as_it_was(request, ca
         shown = conn.exec_driver_sql(SHOWN_OF[database.name]).one()[1]
     assert [text for text in after if text not in shown] == [], shown
     assert [text for text in gone if text in shown] == []
+    with database.engine().connect() as conn:
+        there = sa.inspect(conn).get_check_constraints("tb")
+        named = {one["name"] for one in there + sa.inspect(conn).get_indexes("tb")}
+    assert set(kept) <= named
     ran: list[Any] = []
     app.handler(None)(lambda message: ran.append(message.msg_id))
     run(database, "INSERT INTO tb (status) VALUES (0)")
@@ -314,3 +332,47 @@ def test_keys_that_several_messages_hold_are_named(make_app, database):
     run(database, "UPDATE tb SET unique_key = NULL WHERE object_id = 'b'")
     app.create_schema()
     assert [one for one in app.ops.doctor() if "unique key, " in one.text] == []
+
+
+HANGING = {
+    "an index over some rows": (
+        {"status": "states DEFAULT '0'"},
+        "CREATE INDEX by_state ON tb (msg_id) WHERE status = '0'",
+        "index by_state",
+        "DROP INDEX by_state",
+    ),
+    "an index of another kind": (
+        {"object_id": "JSONB"},
+        "CREATE INDEX by_object ON tb USING gin (object_id)",
+        "index by_object",
+        "DROP INDEX by_object",
+    ),
+    "a foreign key": (
+        {"msg_id": "NUMERIC(20,2)"},
+        "CREATE TABLE lines (of NUMERIC(20,2) CONSTRAINT of_message REFERENCES tb)",
+        "foreign key of_message of lines",
+        "DROP TABLE lines",
+    ),
+    "a function": (
+        {"status": "TEXT DEFAULT '0'"},
+        "CREATE FUNCTION waits() RETURNS bigint BEGIN ATOMIC SELECT count(*) FROM tb "
+        "WHERE status = '0'; END",
+        "function waits()",
+        "DROP FUNCTION waits",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HANGING)
+def test_what_keeps_a_type_from_being_changed_is_named(postgresql, case):
+    changed, made, named, drop = HANGING[case]
+    run(postgresql, "CREATE TYPE states AS ENUM ('0', '1', '2', '-1')")
+    make_table(postgresql, **changed)
+    run(postgresql, made)
+    app = App(postgresql.url, table=TABLE)
+    (told,) = [one for one in needed(app) if one.check == "types"]
+    assert (told.fix, f"used by {named}: drop that first" in told.text) == ((), True), told.text
+    run(postgresql, drop)
+    (told,) = [one for one in needed(app) if one.check == "types"]
+    run(postgresql, *told.fix)
+    assert [one for one in needed(app) if one.check == "types"] == []
