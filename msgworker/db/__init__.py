@@ -31,6 +31,7 @@ from msgworker.db.catalogue import (
     max_number,
     max_text,
     max_whole,
+    name_holder,
     names_there,
     not_whole,
     plan_of,

@@ -724,6 +724,12 @@ class Database:
         schema = "" if table.schema is None else f"{quote.quote_schema(table.schema)}."
         return f"DROP INDEX {schema}{quote.quote(index)}"
 
+    def rename_index(self, sql: sa.Dialect, index: str, new: str, table: sa.Table) -> str:
+        """The statement that gives an index of this table another name; "" if there is none."""
+        quote = sql.identifier_preparer.quote
+        old = self.drop_index(sql, index, table).removeprefix("DROP INDEX ")
+        return f"ALTER INDEX {old} RENAME TO {quote(new)}"
+
     # --- DDL that lets others work on the tables meanwhile, as far as the database can.
 
     def with_lock_limit(self, statement: str) -> tuple[str, ...]:
@@ -761,6 +767,9 @@ class Database:
 
     other_schemas: str = ""
     """The other schemas than :own in which this login sees a table or view of this :name."""
+    name_holder: str = ""
+    """What has the :name that an index of the :table is to have, in words, where names of indexes
+    are those of a schema."""
     row_estimate: str = ""
     """How many rows a table has by the statistics; without it ids are taken to be consecutive."""
     table_size: str = ""

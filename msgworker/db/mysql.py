@@ -361,6 +361,11 @@ class MySQL(Database):
         quote = sql.identifier_preparer
         return f"DROP INDEX {quote.quote(index)} ON {quote.format_table(table)}"
 
+    def rename_index(self, sql: sa.Dialect, index: str, new: str, table: sa.Table) -> str:
+        quote = sql.identifier_preparer
+        on = quote.format_table(table)
+        return f"ALTER TABLE {on} RENAME INDEX {quote.quote(index)} TO {quote.quote(new)}"
+
     def wait_of_columns(self, *, stored: bool) -> str:
         return COPYING if stored else AN_INSTANT
 

@@ -397,6 +397,13 @@ class PostgreSQL(Database):
         " WHERE lower(table_name) = lower(:name)"
         " AND table_schema <> coalesce(:own, current_schema())"
     )
+    name_holder = (
+        "SELECT CASE relkind WHEN 'S' THEN 'a sequence' WHEN 'v' THEN 'a view'"
+        " WHEN 'm' THEN 'a materialized view' WHEN 'c' THEN 'a type' ELSE coalesce("
+        "(SELECT 'an index of table ' || indrelid::regclass FROM pg_index WHERE indexrelid = c.oid)"
+        ", 'a table') END FROM pg_class c WHERE relname = :name AND relnamespace ="
+        " (SELECT relnamespace FROM pg_class WHERE oid = to_regclass(:table))"
+    )
     row_estimate = "SELECT reltuples FROM pg_class WHERE oid = to_regclass(:table)"
     table_size = (
         "SELECT pg_table_size(c.oid) + coalesce((SELECT sum(pg_table_size(p.relid))"

@@ -154,8 +154,15 @@ class SQLite(Database):
     def drop_check(self, at: At) -> tuple[str, ...]:
         return ()
 
+    def rename_index(self, sql: sa.Dialect, index: str, new: str, table: sa.Table) -> str:
+        return ""
+
     # --- The catalogue.
 
+    name_holder = (
+        "SELECT CASE type WHEN 'index' THEN 'an index of table ' || tbl_name ELSE 'a ' || type END"
+        " FROM sqlite_master WHERE lower(name) = lower(:name)"
+    )
     file_size = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
 
     def indexes_of(

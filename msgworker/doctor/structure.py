@@ -541,16 +541,26 @@ def indexes(p: Subject) -> list[Finding]:
             if of == "guard" and p.guards:
                 text += f" (that of another where= is there: {', '.join(p.guards)})"
             make = advised if of in (*SLICES.values(), URGENT, UNIQUE, KEY, JOB, OPEN) else needed
+            if holder := db.name_holder(p.conn, table, str(index.name)):
+                text += f". Its name is that of {holder}: rename that, then make the index"
+                found.append(make("indexes", text))
+                continue
             found.append(make("indexes", text, p.sql(CreateIndex(index))))
         for index in lacks.unfinished:
             text = f"index {index.name} was not finished: it promises nothing"
             drop = p.database.drop_unfinished(p.conn.dialect, table, str(index.name))
             found.append(needed("indexes", text, drop, p.sql(CreateIndex(index))))
         for index, why in lacks.other:
-            drop = p.database.drop_index(p.conn.dialect, str(index.name), table)
             text = f"index {index.name} {why}: {WHY[suffix(index)]}"
+            name = str(index.name)
+            away = p.database.drop_index(p.conn.dialect, name, table)
+            if index in lacks.theirs:
+                text += ". It is not made for msgworker: it gets another name"
+                away = p.database.rename_index(p.conn.dialect, name, f"x_{name}", table)
+            fix = [away, p.sql(CreateIndex(index))] if away else []
+            text += "" if away else ": make it under another one, drop this one, then ask again"
             make = needed if suffix(index) == "guard" else advised
-            found.append(make("indexes", text, drop, p.sql(CreateIndex(index))))
+            found.append(make("indexes", text, *fix))
         for index in lacks.wide:
             text = (
                 f"index {index.name} is that of 0.2.0: each claim of a message without an object "

@@ -381,6 +381,11 @@ def _refused(engine: Engine, t: Tables, step: Step, error: DBAPIError, verb: str
         why = _two_running(engine.dialect, t, why)
     if kind is Trouble.RACE and step.lacking == (f"message:{UNIQUE}",):
         why += "; several messages hold one unique key: `msgworker doctor` names them"
+    if kind is Trouble.OTHER and step.kind == "index":
+        table = next(one for one in (t.message, *own_tables(t)) if one.name == step.table)
+        with connecting(engine) as conn:
+            holder = db.name_holder(conn, table, *step.names)
+        why += f". It is the name of {holder}: rename that, then run this again" if holder else ""
     if kind is Trouble.AGAIN:
         why += f". Table {step.table} is in use by long transactions; run this again"
     if kind is Trouble.REFUSED:

@@ -54,7 +54,8 @@ class Difference:
     seen. columns: those that are missing, in the order of the table. odd: those that do not take
     what we write, and why; only of our own tables: see `faults` for the message table. indexes:
     those that are missing, the guard first. unfinished: those whose creation was interrupted.
-    other: those that are no such index, and why. wide: those of 0.2.0, with more rows."""
+    other: those that are no such index, and why; theirs: of which these are not made for us.
+    wide: those of 0.2.0, with more rows."""
 
     exists: bool | None
     columns: tuple[sa.Column[Any], ...] = ()
@@ -62,6 +63,7 @@ class Difference:
     indexes: tuple[sa.Index, ...] = ()
     unfinished: tuple[sa.Index, ...] = ()
     other: tuple[tuple[sa.Index, str], ...] = ()
+    theirs: tuple[sa.Index, ...] = ()
     wide: tuple[sa.Index, ...] = ()
 
     @property
@@ -102,6 +104,7 @@ def difference(wanted: sa.Table, live: LiveTable, database: Database) -> Differe
         other=tuple(
             (i, why) for i, one in found if one.finished and (why := _other(database, i, one))
         ),
+        theirs=tuple(i for i, one in found if _is_theirs(i, one)),
         wide=tuple(i for i, one in found if _is_wide(database, i, one)),
     )
 
@@ -159,6 +162,14 @@ def _other(database: Database, index: sa.Index, live: LiveIndex) -> str:
     if _says(live.where, where) or _is_wide(database, index, live):
         return ""
     return f"has only rows where {live.where.strip()}"
+
+
+def _is_theirs(index: sa.Index, live: LiveIndex) -> bool:
+    """It is on columns that are none of ours, or keeps unique what we do not."""
+    assert index.table is not None
+    ours = {column.name.lower() for column in index.table.c}
+    others = any(name is not None and name.lower() not in ours for name in live.columns)
+    return others or (live.unique and not index.unique)
 
 
 def _is_wide(database: Database, index: sa.Index, live: LiveIndex) -> bool:

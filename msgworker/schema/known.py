@@ -361,10 +361,14 @@ def check_fit(engine: Engine, t: Tables) -> list[str]:
     if stop := [fault for fault in hidden if fault.needed]:
         raise SchemaError(f"table {t.spec.name} cannot be used: {faults_text(stop)}")
     with connecting(engine) as conn:
-        if why := of_guard(t, t.database.indexes_of(conn, t.message)):
+        there = t.database.indexes_of(conn, t.message)
+        if why := of_guard(t, there):
+            run = "Run `msgworker init-db`, or see `msgworker doctor`"
+            if t.guard_name.lower() in there:  # which no creation changes
+                run = "`msgworker doctor --sql` prints how to fix it"
             raise SchemaError(
                 f"table {t.spec.name}: the guard index {t.guard_name} {why}: two messages of one "
-                "object could run at once. Run `msgworker init-db`, or see `msgworker doctor`"
+                f"object could run at once. {run}"
             )
         notes = [fault.text for fault in hidden] + _odd_ids(conn, t)
         notes += [said] if (said := rules.legacy(conn, t)) else []

@@ -376,3 +376,45 @@ def test_what_keeps_a_type_from_being_changed_is_named(postgresql, case):
     (told,) = [one for one in needed(app) if one.check == "types"]
     run(postgresql, *told.fix)
     assert [one for one in needed(app) if one.check == "types"] == []
+
+
+@pytest.mark.parametrize("what", ["a table", "an index of table beside"])
+@pytest.mark.parametrize("on", ["postgresql", "sqlite"])
+def test_who_has_the_name_of_an_index_is_told(request, on, what):
+    server = request.getfixturevalue(on)
+    make_table(server)
+    run(server, "CREATE TABLE beside (x INTEGER)")
+    made, drop = ("CREATE TABLE tb_failed (x INTEGER)", "DROP TABLE tb_failed")
+    if what != "a table":
+        made, drop = ("CREATE INDEX tb_failed ON beside (x)", "DROP INDEX tb_failed")
+    run(server, made)
+    app = App(server.url, table=TABLE)
+    with pytest.raises(SchemaError, match=f"It is the name of {what}: rename that"):
+        app.create_schema()
+    (told,) = [one for one in needed(app) if f"Its name is that of {what}: rename" in one.text]
+    assert (told.check, told.fix) == ("indexes", ())
+    run(server, drop)
+    app.create_schema()
+    assert needed(app) == []
+
+
+@pytest.mark.parametrize("on", ["postgresql", "mariadb", "sqlite"])
+def test_an_index_of_theirs_with_a_name_of_ours_stays(request, on):
+    database = request.getfixturevalue(on)
+    make_table(database, rest=", nr VARCHAR(20)")
+    run(database, "CREATE UNIQUE INDEX tb_guard ON tb (nr)")
+    app = App(database.url, table=TABLE)
+    app.create_schema()
+    app.add_handler(None, lambda msg: None)
+    with pytest.raises(SchemaError, match=r"tb_guard is on nr: .*doctor.*--sql.* prints how"):
+        app.drain()
+    (told,) = needed(app)
+    if database.name == "sqlite":
+        assert (told.fix, "make it under another" in told.text) == ((), True)
+        run(database, "CREATE UNIQUE INDEX of_nr ON tb (nr)", "DROP INDEX tb_guard")
+        (told,) = needed(app)
+    run(database, *told.fix)
+    assert needed(app) == []
+    with database.engine().connect() as conn:
+        found = sa.inspect(conn).get_indexes("tb")
+    assert [one["unique"] for one in found if one["column_names"] == ["nr"]]
