@@ -109,6 +109,13 @@ def file_size(conn: sa.Connection) -> int | None:
     return int(conn.scalar(sa.text(query))) if query else None
 
 
+def column_types(conn: sa.Connection, table: sa.Table) -> dict[str, str]:
+    """The columns of a table that is there, and the type of each in the words of the database."""
+    known, query = {c.name: repr(c.type) for c in table.c}, of(conn).column_types
+    found: Any = asked(conn, query, table) if query else ()
+    return known | {str(name): str(kind) for name, kind in found}
+
+
 def id_source(conn: sa.Connection, table: sa.Table, column: str) -> IdSource | None:
     """The sequence of a column, in a connection of `connecting`; None if there is none. Counters of
     tables (AUTO_INCREMENT, SQLite's) are none: they follow each id that is inserted."""

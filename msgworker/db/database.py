@@ -778,6 +778,8 @@ class Database:
     """Sizes are those of this moment; else they are from statistics."""
     file_size: str = ""
     """The bytes of a database that is one file."""
+    column_types: str = ""
+    """The columns of a table, and the type of each as its DDL has it, with its character set."""
 
     def catalogue_name(self, name: str) -> str:
         """How the catalogue has a name."""

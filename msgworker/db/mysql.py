@@ -378,6 +378,10 @@ class MySQL(Database):
         "SELECT table_schema FROM information_schema.tables"
         " WHERE table_name = :name AND table_schema <> coalesce(:own, database(), '-')"
     )
+    column_types = (
+        "SELECT column_name, concat_ws(' CHARACTER SET ', column_type, character_set_name)"
+        f" FROM information_schema.columns{_OF_TABLE}"
+    )
     row_estimate = f"SELECT table_rows FROM information_schema.tables{_OF_TABLE}"
     table_size = f"SELECT data_length, index_length FROM information_schema.tables{_OF_TABLE}"
     sizes_are_exact = False  # and the primary key is among the rows

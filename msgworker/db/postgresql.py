@@ -404,6 +404,10 @@ class PostgreSQL(Database):
         ", 'a table') END FROM pg_class c WHERE relname = :name AND relnamespace ="
         " (SELECT relnamespace FROM pg_class WHERE oid = to_regclass(:table))"
     )
+    column_types = (
+        "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute"
+        " WHERE attrelid = to_regclass(:table) AND attnum > 0 AND NOT attisdropped"
+    )
     row_estimate = "SELECT reltuples FROM pg_class WHERE oid = to_regclass(:table)"
     table_size = (
         "SELECT pg_table_size(c.oid) + coalesce((SELECT sum(pg_table_size(p.relid))"

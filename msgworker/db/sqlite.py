@@ -193,6 +193,8 @@ class SQLite(Database):
         " (SELECT 1 FROM pragma_index_list(:name) WHERE origin = 'pk') HAVING count(*) = 1",
     )
 
+    column_types = "SELECT name, type FROM pragma_table_info(:name)"
+
     def fold_of(self, collation: str) -> str | None:
         known = {"BINARY": None, "": None, "NOCASE": "lower", "RTRIM": "rtrim"}
         return known.get(collation.upper(), "unknown")

@@ -333,6 +333,18 @@ class Utf8(TypeDecorator[str]):
         return value.encode() if isinstance(value, str) else value
 
 
+class NamedType(sa.types.UserDefinedType[Any]):
+    """A type that SQLAlchemy does not know, by its name in DDL."""
+
+    cache_ok = True
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def get_col_spec(self, **_: Any) -> str:
+        return self.name
+
+
 def big_id() -> TypeEngine[int]:
     """A 64-bit key that the database generates."""
     return sa.BigInteger().with_variant(sa.Integer(), "sqlite")

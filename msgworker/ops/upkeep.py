@@ -22,7 +22,7 @@ from msgworker.db import Trouble, connecting, instant_ago, reason_of, trouble, w
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.message import State
 from msgworker.ops.looks import Clock, check_since, check_text, filter_of
-from msgworker.ops.operation import RecordedOperation, Step, Writing, check_all
+from msgworker.ops.operation import RecordedOperation, Step, Unchanged, Writing, check_all
 from msgworker.ops.results import How, OnProgress, Repaired, Skip, Skips, Why, rate_of
 from msgworker.ops.selection import PAGE, SAMPLE, DryRun
 from msgworker.schema.apply import add_columns
@@ -105,6 +105,8 @@ def purge_all(op: RecordedOperation, t: Tables, old: Old, into: Archive | None) 
         gone = sorted(set(part).difference(ids))
         if ids:
             kept = len(ids) if into is None else purge.archive(conn, t, into, ids)
+            if into is not None and (lost := purge.altered(conn, t, into, ids)):
+                raise Unchanged(lost)
             check_all(len(ids), kept=kept, deleted=purge.delete(conn, t, ids, beside))
         return Step(len(part), len(ids), [Skip(i, Why.CHANGED) for i in gone])
 

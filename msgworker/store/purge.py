@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import product
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
 from msgworker import db
-from msgworker.errors import ConfigError
+from msgworker.errors import ConfigError, SchemaError
 from msgworker.message import Status
 from msgworker.store import items
 from msgworker.store.audit import inserted
@@ -146,12 +146,13 @@ def sweep(
 
 class Archive(NamedTuple):
     """An archive table, which of its columns takes which of the message table's, and which it
-    lacks."""
+    lacks. unlike: those of other types, as texts, by the column of the message table."""
 
     table: sa.Table
-    source: list[str]
+    source: list[sa.Column[Any]]
     names: list[str]
-    lacking: Sequence[sa.Column[Any]] = ()
+    lacking: Sequence[sa.Column[Any]]
+    unlike: dict[str, str]
 
 
 def archive_name(t: Tables, name: str) -> MessageTable:
@@ -169,33 +170,94 @@ def archive_name(t: Tables, name: str) -> MessageTable:
 
 
 def open_archive(conn: Connection, t: Tables, name: str) -> Archive:
-    """The archive table, for every column of the message table; made if it is not there."""
+    """The archive table, for every column of the message table; made if it is not there. Raises
+    SchemaError for a type that no DDL of ours can name."""
     spec = archive_name(t, name)
     schema = spec.schema or t.spec.schema
-    live = sa.Table(t.message.name, sa.MetaData(), schema=t.message.schema, autoload_with=conn)
+    live = _read(conn, t.message.name, t.message.schema)
+    kinds = db.column_types(conn, live)
     wanted = [c for c in live.c if c.computed is None]
     if not sa.inspect(conn).has_table(spec.bare_name, schema=schema):
         options = t.database.own_table_options()
         ids = t.names["msg_id"] if t.database.partitioned else ""  # which have no key there
-        copies = [_copied(c, c.primary_key or c.name == ids) for c in wanted]
+        copies = [_copied(c, kinds, c.primary_key or c.name == ids) for c in wanted]
         made = sa.Table(spec.bare_name, sa.MetaData(), *copies, schema=schema, **options)
         made.create(conn, checkfirst=True)
-        return Archive(made, [c.name for c in wanted], [c.name for c in wanted])
-    found = sa.Table(spec.bare_name, sa.MetaData(), schema=schema, autoload_with=conn)
+    found = _read(conn, spec.bare_name, schema)
     have = {c.name.lower(): c.name for c in found.c}
-    lacking = [sa.Column(c.name, c.type) for c in wanted if c.name.lower() not in have]
+    lacking = [_copied(c, kinds) for c in wanted if c.name.lower() not in have]
     names = [have.get(c.name.lower(), c.name) for c in wanted]
-    return Archive(found, [c.name for c in wanted], names, lacking)
+    theirs = db.column_types(conn, found)
+    types = {
+        c.name: (theirs.get(name), kinds[c.name]) for c, name in zip(wanted, names, strict=True)
+    }
+    unlike = {name: f"{its}, not {own}" for name, (its, own) in types.items() if its != own}
+    return Archive(found, wanted, names, lacking, unlike)
 
 
-def _copied(c: sa.Column[Any], is_key: bool) -> sa.Column[Any]:
-    return sa.Column(c.name, c.type, primary_key=is_key, autoincrement=False, nullable=c.nullable)
+def _read(conn: Connection, name: str, schema: str | None) -> sa.Table:
+    return sa.Table(name, sa.MetaData(), schema=schema, autoload_with=conn)
+
+
+def _copied(
+    c: sa.Column[Any], kinds: Mapping[str, str], is_key: bool | None = None
+) -> sa.Column[Any]:
+    """is_key: None = an added column, which takes NULL."""
+    kind: Any = c.type
+    if isinstance(kind, sa.types.NullType):
+        if kinds[c.name] == repr(kind):
+            raise SchemaError(
+                f"the type of column {c.name} is not known to msgworker: make the archive table "
+                "yourself, with the columns of the message table"
+            )
+        kind = db.NamedType(kinds[c.name])
+    if is_key is None:
+        return sa.Column(c.name, kind)
+    return sa.Column(c.name, kind, primary_key=is_key, autoincrement=False, nullable=c.nullable)
 
 
 def archive(conn: Connection, t: Tables, into: Archive, ids: Sequence[int]) -> int:
     """Copy messages that are locked; returns how many were."""
-    columns: list[Any] = [sa.column(name) for name in into.source]
-    source = sa.table(t.message.name, *columns, schema=t.message.schema)
+    source = _source(t, into)
     chosen = sa.select(*source.c).where(t.among(source.c[t.names["msg_id"]]))
     insert = sa.insert(into.table).from_select(into.names, chosen)
     return inserted(conn, insert, {"mw_ids": list(ids)})
+
+
+def _source(t: Tables, into: Archive) -> sa.TableClause:
+    columns: list[Any] = [sa.column(c.name, c.type) for c in into.source]
+    return sa.table(t.message.name, *columns, schema=t.message.schema)
+
+
+def altered(conn: Connection, t: Tables, into: Archive, ids: Sequence[int]) -> str:
+    """What the archive has not kept of messages that were copied, in words; "" = it has all. A
+    database rounds what it stores, and one that is not strict cuts it short, without an error.
+    Columns of the same types keep everything, and are not compared."""
+    if not into.unlike:
+        return ""
+    source, key = _source(t, into), t.names["msg_id"]
+    pairs = {
+        c.name: (into.table.c[n], source.c[c.name])
+        for c, n in zip(into.source, into.names, strict=True)
+    }
+    same = [_is_kept(t, *pairs[name]) for name in into.unlike if name != key]
+    copied = sa.exists().where(pairs[key][0] == pairs[key][1], *same)
+    kept = sa.select(sa.func.count()).select_from(source).where(t.among(source.c[key]), copied)
+    if conn.scalar(kept, {"mw_ids": list(ids)}) == len(ids):
+        return ""
+    told = ", ".join(f"{name} is {said}" for name, said in into.unlike.items())
+    return f"the archive table {into.table.name} does not keep the message as it is: {told}"
+
+
+def _is_kept(t: Tables, its: ColumnElement[Any], own: ColumnElement[Any]) -> ColumnElement[bool]:
+    """Whether a column of the archive has a value as it is; one of JSON has it."""
+    if isinstance(its.type, sa.JSON):
+        return sa.true()
+    if t.database.loose_types:
+        its, own = sa.cast(its, sa.Text()), sa.cast(own, sa.Text())
+    elif t.database.reads_texts:
+        known = not isinstance(own.type, sa.types.NullType)
+        its, own = db.bytewise(sa.cast(its, own.type) if known else its), db.bytewise(own)
+    elif all(isinstance(one.type, sa.String | sa.JSON) for one in (its, own)):
+        its, own = db.bytewise(its), db.bytewise(own)
+    return its.is_not_distinct_from(own)

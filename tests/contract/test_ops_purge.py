@@ -15,6 +15,7 @@ from msgworker.ops.operation import RecordedOperation
 from msgworker.ops.results import Why
 from msgworker.store import items, purge
 from msgworker.table import tables_for
+from tests.support.doctor import run
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, Cut, cut_after, put
 from tests.support.rows import Table, send
 
@@ -114,6 +115,71 @@ def test_an_archive_that_does_not_take_the_rows_loses_none(app, table):
     with app.engine.connect() as conn:
         kept = conn.exec_driver_sql("SELECT msg_id FROM old_m ORDER BY msg_id").scalars().all()
     assert kept == [second, third]
+
+
+WHOLE_SECOND = OLD.replace(microsecond=0)
+LOSING = [  # a column of the archive, its type, what it alters, and what it keeps
+    ("mariadb", "payload", "VARCHAR(5)", '"a long text"', "1"),
+    ("mariadb", "payload", "VARCHAR(90) CHARACTER SET latin1", '"\u65e5\u672c"', '"\u00e4"'),
+    ("mariadb", "finished_at", "DATETIME", OLD.replace(microsecond=7), WHOLE_SECOND),
+    ("postgresql", "finished_at", "TIMESTAMPTZ(0)", OLD.replace(microsecond=7), WHOLE_SECOND),
+    ("sqlite", "payload", "NUMERIC", "1.50", "1.5"),
+]
+
+
+@pytest.mark.quick("CHARACTER|TIMESTAMPTZ|sqlite")
+@pytest.mark.parametrize(
+    ("name", "column", "kind", "lost", "kept"),
+    [pytest.param(*one, id=f"{one[0]}-{one[2]}") for one in LOSING],
+)
+def test_a_message_that_an_archive_would_alter_is_left(request, name, column, kind, lost, kept):
+    """Also by a server that is not strict, which cuts what is too long."""
+    database = request.getfixturevalue(name)
+    loose = {"connect_args": {"init_command": "SET SESSION sql_mode = ''"}}
+    app = App(sa.create_engine(database.url, **(loose if name == "mariadb" else {})))
+    app.create_schema()
+    put(app, ("first", DONE), finished_at=OLD)
+    assert app.ops.purge("30d", archive_to="old_m") == 1
+    run(
+        database,
+        f"ALTER TABLE old_m DROP COLUMN {column}",
+        f"ALTER TABLE old_m ADD COLUMN {column} {kind}",
+    )
+    values: dict[str, Any] = {"finished_at": OLD}
+    (left,) = put(app, ("lost", DONE), **(values | {column: lost}))
+    put(app, ("kept", DONE), **(values | {column: kept}))
+    done = app.ops.purge("30d", archive_to="old_m")
+    assert (done.changed, done.skipped, done.skips[0].why) == (1, 1, Why.REFUSED)
+    told = f"the archive table old_m does not keep the message as it is: {column} is"
+    assert told in str(done.skips[0])
+    assert Table(app).column("msg_id") == [left]
+
+
+UNKNOWN = [
+    ("mariadb", "POINT", "POINT(1, 2)"),
+    ("postgresql", "POINT", "'(1,2)'"),
+    ("postgresql", "XML", "'<a/>'"),
+    ("sqlite", "", "'007'"),
+]
+
+
+@pytest.mark.filterwarnings("ignore:Did not recognize type")
+@pytest.mark.parametrize(("name", "kind", "value"), UNKNOWN)
+def test_an_archive_has_columns_of_types_that_sqlalchemy_does_not_know(request, name, kind, value):
+    database = request.getfixturevalue(name)
+    app = App(database.url)
+    app.create_schema()
+    run(database, f"ALTER TABLE msgworker_message ADD COLUMN extra {kind}")
+    for again in range(3):
+        put(app, ("a", DONE), finished_at=OLD)
+        run(database, f"UPDATE msgworker_message SET extra = {value}")
+        if again == 2:
+            run(database, "ALTER TABLE old_m DROP COLUMN extra")
+            with pytest.raises(SchemaError, match="old_m lacks column extra") as refused:
+                app.ops.purge("30d", archive_to="old_m")
+            run(database, str(refused.value).split("`")[1])
+        assert app.ops.purge("30d", archive_to="old_m") == 1
+    assert Table(app).statuses == []
 
 
 def test_purge_leaves_out_the_rows_that_others_refer_to_and_names_them(app, table):
