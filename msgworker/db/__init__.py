@@ -130,6 +130,7 @@ from msgworker.db.drivers import (
 )
 from msgworker.db.engine import (
     ASYNC,
+    awaited,
     beside,
     beside_loop,
     lent_engine,

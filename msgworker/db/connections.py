@@ -404,6 +404,9 @@ def file_number(raw: Any) -> int | None:
     if hasattr(raw, "_get_socket"):  # MariaDB Connector/Python; its `socket` would close it, too
         return int(raw._get_socket())
     sock = getattr(raw, "_sock", None)
+    for name in ("_writer", "_transport"):  # aiomysql, asyncpg
+        if sock is None and (stream := getattr(raw, name, None)) is not None:
+            sock = stream.get_extra_info("socket")
     return None if sock is None else int(sock.fileno())
 
 

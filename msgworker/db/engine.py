@@ -180,7 +180,30 @@ def lent_engine(source: Any) -> Any:
     engine = _ours(source.sync_engine, True)
     of(engine).prepare_lent(engine)
     watch_sessions(engine)
+    _note_statements(engine)
     return type(source)(engine)
+
+
+_ASKED = "msgworker_asked"
+"""In the attributes of a connection: the greenlet of its last statement, new at each."""
+
+
+def _note_statements(engine: sa.Engine) -> None:
+    """Note statements of the engine behind an AsyncEngine, see `awaited`."""
+    from greenlet import getcurrent  # type: ignore[import-untyped]  # it comes with SQLAlchemy's asyncio
+
+    def note(conn: sa.Connection, *_: Any) -> None:
+        vars(conn)[_ASKED] = (getcurrent(),)
+
+    event.listen(engine, "before_cursor_execute", note)
+
+
+def awaited(conn: sa.Connection) -> object | None:
+    """The same object while the loop waits for the answer to one statement; None = to none. From
+    any thread."""
+    found = getattr(conn, _ASKED, None)
+    # The greenlet ends with the call of AsyncConnection; that of a thread has no parent.
+    return None if found is None or found[0].parent is None or found[0].dead else found
 
 
 def _ours(engine: sa.Engine, given: bool) -> sa.Engine:

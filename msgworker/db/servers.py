@@ -166,9 +166,10 @@ def notice_standby(engine: sa.Engine) -> None:
 def refuse_standby(conn: sa.Connection) -> None:
     """Close `conn`, which is new, and raise DatabaseUnavailable if its server is a standby. One of
     PostgreSQL that has reported so is asked itself."""
-    raw: Any = conn.connection.driver_connection
     database = of(conn)
-    if database.may_be_standby(raw) and _is_standby(database, raw):
+    if database.may_be_standby(conn.connection.driver_connection) and _is_standby(
+        database, _askable(conn)
+    ):
         _drop(conn)
         where = masked(conn.engine.url)
         raise DatabaseUnavailable(
@@ -183,11 +184,16 @@ def _note_refusal(context: Any) -> None:
     if conn.in_nested_transaction():  # a rollback to a savepoint must remain possible
         return
     vars(conn)[ROLLED_BACK] = context.sqlalchemy_exception
-    database, raw = of(conn), conn.connection.driver_connection
-    if conn.dialect.is_async:  # SQLAlchemy's, whose calls wait in the loop
-        raw = conn.connection.dbapi_connection
-    if database.refusal_is_of_standby or _is_standby(database, raw):
+    database = of(conn)
+    if database.refusal_is_of_standby or _is_standby(database, _askable(conn)):
         context.is_disconnect = True
+
+
+def _askable(conn: sa.Connection) -> Any:
+    """The driver's connection; of an async driver SQLAlchemy's, whose calls wait in the loop."""
+    if conn.dialect.is_async:
+        return conn.connection.dbapi_connection
+    return conn.connection.driver_connection
 
 
 def _drop(conn: sa.Connection) -> None:
@@ -219,8 +225,8 @@ def _is_standby(database: Database, raw: Any) -> bool:
 # outage. This is known to the engine alone, as long as the process lives. One that is new has
 # nothing to compare, unless its URL names other servers: they are asked.
 
-_SEEN = "msgworker_turn"
-"""In the `info` of a connection: the turn in which its server was asked."""
+_SEEN, _FIT = "msgworker_turn", "msgworker_fit"
+"""In the `info` of a connection: the turn in which its server was asked; `is_fit`."""
 ASKED_SECONDS = 10.0
 """New connections within so many seconds do not ask the other servers again."""
 PATIENCE_SECONDS = 2
@@ -301,10 +307,21 @@ class Succession(Generic[F]):
             conn.info[_SEEN] = turn
         return turn
 
+    def is_fit(self, conn: sa.Connection) -> bool:
+        """Whether `refuse_unfit` has nothing to ask."""
+        return conn.info.get(_FIT) == (self, self.turn)
+
+    def refuse_unfit(self, conn: sa.Connection) -> None:
+        """Of `conn` from the pool of an AsyncEngine, once in each turn: close it and raise
+        DatabaseUnavailable if its server is a standby or an old primary. The other servers are not
+        asked: the loop would wait."""
+        refuse_standby(conn)
+        conn.info[_FIT] = self, self._compare(conn)
+
     def check_again(self, conn: sa.Connection) -> None:
-        """The same of a connection in use, without a transaction, where that may say more than it
-        did: behind a pooler, where the server may be another than before, and nothing shows it; and
-        while a new primary has written nothing. Elsewhere nothing is asked."""
+        """As `check`, of a connection in use, without a transaction, where that may say more than
+        it did: behind a pooler, where the server may be another than before, and nothing shows it;
+        and while a new primary has written nothing. Elsewhere nothing is asked."""
         if self._past.tells and (shares_sessions(conn) or not self._past.is_settled()):
             self._compare(conn)
 
@@ -336,7 +353,7 @@ class Succession(Generic[F]):
 
     def _compare(self, conn: sa.Connection, *, new: bool = False) -> int:
         turn, past = self.turn, self._past
-        found = self._ask(conn.connection.driver_connection)
+        found = self._ask(_askable(conn))
         if found is None:
             return turn
         if new:

@@ -6,12 +6,13 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from traceback import clear_frames
-from typing import Any, TypeVar
+from types import FrameType
+from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Connection, Engine, RootTransaction
 from sqlalchemy.exc import DBAPIError
@@ -336,6 +337,35 @@ class _Until(AbstractContextManager[None]):
         self._turns.__exit__()
 
 
+DRIVER_CALLS = "sqlalchemy/engine/default.py"
+
+
+def call_of(frame: FrameType | None) -> FrameType | None:
+    """The frame of the call to the driver that a thread is in; None = it is in none."""
+    while frame is not None:
+        code = frame.f_code
+        place = code.co_filename.replace("\\", "/")
+        if code.co_name.startswith("do_") and place.endswith(DRIVER_CALLS):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+class Lendable(Protocol):
+    """What the watchdog knows of a connection on which user code runs; see `Connections`."""
+
+    busy_since: float | None
+    opened_at: float
+    owner: str | None
+
+    def asked(self, frames: Mapping[int, FrameType]) -> object | None:
+        """The same object while it waits for the same answer; None = for none. frames: those of all
+        threads."""
+
+    def cut(self) -> None:
+        """Cut it, from any thread."""
+
+
 class Connections:
     """The connections of a role or of a handler's thread. Only that one uses them; the watchdog and
     the stop may `cut` them.
@@ -401,6 +431,10 @@ class Connections:
     def is_open(self) -> bool:
         """Whether it has a connection; one that fails is closed."""
         return self._alone is not None or self.together is not None
+
+    def asked(self, frames: Mapping[int, FrameType]) -> object | None:
+        """See `Lendable`."""
+        return call_of(frames.get(self.ident or 0))
 
     def cut(self) -> None:
         """Cut the connections, from another thread: a thread that waits for an answer gets an

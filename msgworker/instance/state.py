@@ -18,7 +18,7 @@ from msgworker.config import Settings
 from msgworker.db import secrets_of
 from msgworker.errors import ConfigError
 from msgworker.events import Events
-from msgworker.instance.connections import Connections, FairLock, end_if_forked
+from msgworker.instance.connections import Connections, FairLock, Lendable, end_if_forked
 from msgworker.instance.liveness.identity import Identity, new_instance_id
 from msgworker.instance.observers import InstanceLog
 from msgworker.instance.role import Away
@@ -204,15 +204,15 @@ class Setup:
 class Connector:
     """Makes the connections of one instance; called by any of its threads.
 
-    lent: those of handlers, their items and their records; True = only for statements of ours, none
-    of which takes as long as a lease.
+    lent: those of handlers, their items and their records, which the watchdog may cut; True = only
+    for statements of ours, none of which takes as long as a lease.
     """
 
     def __init__(self, setup: Setup, gave_up: Callable[[], bool]) -> None:
         self._setup = setup
         self._gave_up = gave_up
         self._spare: list[Connections] = []
-        self.lent: dict[Connections, bool] = {}
+        self.lent: dict[Lendable, bool] = {}
 
     def new(
         self,
@@ -242,10 +242,11 @@ class Connector:
     def once(self) -> Iterator[Connections]:
         """New connections for statements of ours, closed at the end."""
         link = self.new()
+        self.lent[link] = False
         try:
             yield link
         finally:
-            link.close()
+            self.close(link)
 
     def close(self, link: Connections) -> None:
         """Close connections that are `lent`."""

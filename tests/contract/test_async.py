@@ -17,9 +17,10 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
 from msgworker import App, AsyncContext, Context, Message, Reject
+from msgworker.db.postgresql import Timelines
 from msgworker.errors import ConfigError, DatabaseUnavailable, HandlerError, MsgworkerError
 from msgworker.instance.instance import Instance
-from tests.support.databases import SQLITE
+from tests.support.databases import SQLITE, async_url
 from tests.support.leases import leases
 from tests.support.refusing import refuse
 from tests.support.rows import edit, send
@@ -29,7 +30,6 @@ WITH_DRIVER = pytest.mark.parametrize(
     "database", ["sqlite", "postgresql", "mariadb"], indirect=True
 )
 """On the databases for which the tests have an async driver."""
-DRIVERS = {"sqlite": "aiosqlite", "postgresql": "psycopg", "mysql": "aiomysql"}
 
 
 async def until(condition: Callable[[], Any], what: str) -> None:
@@ -42,11 +42,7 @@ async def until(condition: Callable[[], Any], what: str) -> None:
 @asynccontextmanager
 async def engine_of(app: App) -> AsyncIterator[AsyncEngine]:
     """An engine of the running loop, on the App's database."""
-    url = app.engine.url
-    driver = DRIVERS[url.get_backend_name()]
-    if driver == "aiomysql":
-        pytest.importorskip(driver)
-    engine = create_async_engine(url.set(drivername=f"{url.get_backend_name()}+{driver}", query={}))
+    engine = create_async_engine(async_url(app.engine.url))
     yield engine
     await engine.dispose()
 
@@ -636,6 +632,35 @@ def test_a_transactional_async_handler_runs_in_a_drain_too(app, table, make_app)
 
     asyncio.run(main())
     assert table.statuses == [2, 2, 2]
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_a_transactional_async_handler_does_not_run_on_an_old_primary(
+    app, table, make_app, monkeypatch, caplog
+):
+    old, ran = threading.Event(), list[int]()
+    monkeypatch.setattr(Timelines, "is_old", lambda self, found: old.is_set())
+
+    async def main() -> None:
+        async with crm(app, make_app) as (own, _, _):
+
+            @own.handler("one", transactional=True)
+            async def one(msg: Message, ctx: AsyncContext) -> None:
+                ran.append(msg.msg_id)
+
+            own.add_handler("plain", lambda msg: None)
+            send(own, "a", topic="plain")
+            async with own.running(threads=1):
+                await until(lambda: table.statuses == [2], "the instance is connected")
+                old.set()  # whatever is connected from now on
+                send(own, "b", topic="one")
+                await until(lambda: ran or "it is an old primary" in caplog.text, "it is refused")
+                assert ran == []
+                old.clear()
+                await until(lambda: table.statuses == [2, 2], "it runs on the newer one")
+
+    asyncio.run(main())
+    assert table.column("error_try_times") == [0, 0]
 
 
 @WITH_DRIVER

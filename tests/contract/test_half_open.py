@@ -2,38 +2,78 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import socket
 import threading
+import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import create_async_engine
 
-from msgworker import App, Context, Message
+from msgworker import App, AsyncContext, Context, Message
+from msgworker.app import setup_of
+from msgworker.db import Trouble, trouble
+from msgworker.instance.connections import Connections
+from msgworker.instance.liveness import watchdog
+from msgworker.instance.liveness.watchdog import Watchdog
+from msgworker.instance.state import Shared
 from msgworker.store import lease
+from tests.support.databases import async_url
 from tests.support.holes import holes
 from tests.support.rounds import beat, declared_dead
 from tests.support.rows import Table, send
 from tests.support.sessions import SLEEP
-from tests.support.waiting import until
+from tests.support.waiting import in_thread, until
+
+KINDS = pytest.mark.parametrize("kind", ["sync", "async"])
+
+
+def app_of(url: sa.URL, kind: str, **settings: Any) -> App:
+    """Of handlers of this kind."""
+    one: Any = url if kind == "sync" else create_async_engine(async_url(url))
+    return App(one, backoff_seconds=0.0, **settings)
+
+
+def runs(app: App, before: Callable[[Message], object], statement: str, kind: str) -> None:
+    """A transactional handler that calls `before`, then sends the statement; an async one in a
+    task of its own."""
+    if kind == "sync":
+
+        @app.handler("t", transactional=True)
+        def handle(msg: Message, ctx: Context) -> None:
+            before(msg)
+            ctx.connection.execute(sa.text(statement))
+
+        return
+
+    @app.handler("t", transactional=True)
+    async def handle_async(msg: Message, ctx: AsyncContext) -> None:
+        await asyncio.to_thread(before, msg)
+        await asyncio.create_task(ctx.connection.execute(sa.text(statement)))
 
 
 @pytest.mark.quick("postgresql")
 @pytest.mark.requires("network")
-def test_handlers_on_half_open_connections_run_again_on_others(app_with):
+@KINDS
+def test_handlers_on_half_open_connections_run_again_on_others(app_with, kind, monkeypatch):
     """Of the roles and of transactional handlers, while the lease is renewed in time or late."""
+    monkeypatch.setattr(watchdog, "LEAST_SECONDS", 2.0)
     near = app_with()
     table, starts, gate = Table(near), list[int](), threading.Event()
     with holes(near.engine.url) as between:
-        app = App(between.url, lease_seconds=2.0, backoff_seconds=0.0)
+        app = app_of(between.url, kind, lease_seconds=2.0)
 
-        @app.handler("t", transactional=True)
-        def handle(msg: Message, ctx: Context) -> None:
+        def before(msg: Message) -> None:
             starts.append(msg.msg_id)
             assert gate.wait(60)
-            ctx.connection.execute(sa.text("SELECT 1"))
 
+        runs(app, before, "SELECT 1", kind)
         ids = send(near, "a", "b")
         with app.worker(threads=2) as worker:
             worker.start()
@@ -48,29 +88,50 @@ def test_handlers_on_half_open_connections_run_again_on_others(app_with):
     assert table.column("error_try_times") == [0] * 4
 
 
+@pytest.mark.quick("postgresql")
+@pytest.mark.requires("network")
+def test_a_statement_of_ours_beside_hanging_roles_is_cut(app_with, monkeypatch):
+    """As it reads a long payload, say, on a connection that is opened for that."""
+    monkeypatch.setattr(watchdog, "LEAST_SECONDS", 0.3)
+    app = app_with(lease_seconds=1.0)
+    app.add_handler("t", lambda msg: None)
+    setup, opened = setup_of(app), threading.Event()
+    shared = Shared(setup)
+
+    def ask() -> None:
+        with shared.connector.once() as link, link.statement() as conn:
+            opened.set()
+            conn.execute(sa.text(SLEEP[app.engine.dialect.name]))
+
+    asking = in_thread(ask)
+    assert opened.wait(60)
+    hangs = Connections(app.engine)
+    hangs.busy_since = time.monotonic()
+    watch = Watchdog(setup, shared, roles=(), settling=[hangs])
+    until(lambda: watch.run_once() and not shared.connector.lent, "it is cut", seconds=30)
+    with pytest.raises(DBAPIError) as cut:
+        asking()
+    assert trouble(cut.value) is Trouble.LOST
+
+
 @pytest.mark.quick("mariadb")
 @pytest.mark.requires("network")
-def test_a_handler_s_connection_is_cut_when_its_claim_is_lost(app_with):
-    app = app_with(lease_seconds=3.0)
-    asked, errors = threading.Event(), list[Exception]()
-
-    @app.handler("t", transactional=True)
-    def handle(msg: Message, ctx: Context) -> None:
-        asked.set()
-        try:
-            ctx.connection.execute(sa.text(SLEEP[app.engine.dialect.name]))
-        except Exception as error:
-            errors.append(error)
-            raise
-
-    send(app, "a")
+@KINDS
+def test_a_handler_s_connection_is_cut_when_its_claim_is_lost(app_with, kind):
+    near = app_with()
+    app = app_of(near.engine.url, kind, lease_seconds=3.0)
+    asked = threading.Event()
+    runs(app, lambda msg: asked.set(), SLEEP[app.engine.dialect.name], kind)
+    send(near, "a")
     with app.worker(threads=1) as worker:
         worker.start()
         assert asked.wait(60)
         assert worker.instance is not None
+        running = worker.instance.shared.in_flight.running
         declared_dead(worker.instance)
-        until(lambda: errors, "it does not wait for the answer")
+        until(lambda: not running, "it does not wait for the answer", seconds=30)
         worker.stop(grace=0)
+    app.engine.dispose()
 
 
 @pytest.mark.long

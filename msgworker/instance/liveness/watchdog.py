@@ -16,7 +16,8 @@
   connection, and may then take its time.
 
 A thread that waits for an answer is inside one call from SQLAlchemy to the driver. That is seen,
-and for how long, in the thread's frames, so it costs a statement nothing.
+and for how long, in the thread's frames, so it costs a statement nothing. An async handler waits in
+its loop, where each statement is noted.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from types import FrameType
 
 from msgworker.clock import clock
 from msgworker.errors import HandlerStuck
-from msgworker.instance.connections import Connections
+from msgworker.instance.connections import Connections, Lendable
 from msgworker.instance.observers import facts
 from msgworker.instance.role import Aside, Role
 from msgworker.instance.state import Setup, Shared
@@ -41,7 +42,6 @@ LATE_SECONDS = 0.2
 CUT_AGAIN_SECONDS = 0.1
 LEAST_SECONDS = 5.0  # a round may take this long on a busy machine
 FRAMES = 6
-DRIVER_CALLS = "sqlalchemy/engine/default.py"
 
 
 class Watchdog(Role):
@@ -63,8 +63,8 @@ class Watchdog(Role):
         self._settling = settling
         self._reported: dict[Connections, float] = {}
         self._dead_at = 0.0  # when a connection last gave no answer for too long
-        self._calls: dict[Connections, tuple[FrameType, float]] = {}  # of handlers, and since when
-        self._cut: dict[Connections, float] = {}  # the use in which one of a handler was cut
+        self._asked: dict[Lendable, tuple[object, float]] = {}  # of handlers, and since when
+        self._cut: dict[Lendable, float] = {}  # the use in which one of a handler was cut
 
     def run_once(self) -> int:
         """Returns how many roles are stuck."""
@@ -154,30 +154,29 @@ class Watchdog(Role):
         frames = frames_now() if used else {}
         for link, ours in links.items():
             since, owner = link.busy_since, link.owner
-            call = None if since is None else call_of(frames.get(link.ident or 0))
-            waited = self._waited(link, call)
+            waited = self._waited(link, None if since is None else link.asked(frames))
             if since is None or self._cut.get(link) == since:
                 continue
             if owner is not None and not is_ours(owner):
                 self._cut_lent(link, since, f"{owner} has lost its lease")
             elif waited > self._limit and (ours or link.opened_at <= self._dead_at):
                 self._cut_lent(link, since, f"no answer for {waited:.0f} s")
-        for gone in (set(self._calls) | set(self._cut)) - set(links):
-            self._calls.pop(gone, None)
+        for gone in (set(self._asked) | set(self._cut)) - set(links):
+            self._asked.pop(gone, None)
             self._cut.pop(gone, None)
 
-    def _waited(self, link: Connections, call: FrameType | None) -> float:
-        """The seconds since its thread was first seen in this call."""
+    def _waited(self, link: Lendable, asked: object | None) -> float:
+        """The seconds since it was first seen to wait for this answer."""
         now = time.monotonic()
-        if call is None:
-            self._calls.pop(link, None)
+        if asked is None:
+            self._asked.pop(link, None)
             return 0.0
-        before = self._calls.get(link)
-        if before is None or before[0] is not call:  # kept, so that no new frame is the same object
-            self._calls[link] = before = (call, now)
+        before = self._asked.get(link)
+        if before is None or before[0] is not asked:  # kept, so that no new one is the same object
+            self._asked[link] = before = (asked, now)
         return now - before[1]
 
-    def _cut_lent(self, link: Connections, since: float, why: str) -> None:
+    def _cut_lent(self, link: Lendable, since: float, why: str) -> None:
         self._cut[link] = since
         text = "the connection of a handler is cut: %s"
         self.log.warning(text, why, extra={"event": Said.INSTANCE_STUCK})
@@ -194,17 +193,6 @@ def frames_now() -> dict[int, FrameType]:
     finally:
         if was_on:
             gc.enable()
-
-
-def call_of(frame: FrameType | None) -> FrameType | None:
-    """The frame of the call to the driver that a thread is in; None = it is in none."""
-    while frame is not None:
-        code = frame.f_code
-        place = code.co_filename.replace("\\", "/")
-        if code.co_name.startswith("do_") and place.endswith(DRIVER_CALLS):
-            return frame
-        frame = frame.f_back
-    return None
 
 
 def place_of(ident: int | None) -> str:

@@ -368,7 +368,7 @@ class BatchCaller:
     ) -> None:
         for one in taken:  # what it has sent in a call that was rolled back
             one.sends = []
-        with self._caller.opened(handler) as (given, conn, run):
+        with self._caller.opened(handler, taken[0].lane.owner) as (given, conn, run):
             run(self._refuse_lost, taken)
             try:
                 with lent(conn, stage, "the handler"):

@@ -42,7 +42,12 @@ from msgworker.instance.running.on_loop import (
 )
 from msgworker.instance.running.outcome import DONE, Result, cancelled, payload_of
 from msgworker.instance.running.spans import HandlerSpans
-from msgworker.instance.running.transactions import AsyncContext, LoopTransactions, Transacting
+from msgworker.instance.running.transactions import (
+    AsyncContext,
+    LoopTransactions,
+    Transacting,
+    behind,
+)
 from msgworker.instance.settling.writer import settlement, what_became
 from msgworker.instance.state import Setup, Shared
 from msgworker.message import (
@@ -161,7 +166,7 @@ class Caller:
         self._pid = setup.pid
         self._loop = AsyncCalls(self._pid, setup.loop, shared.stop)
         self.while_there = self._loop.while_there
-        self._loop_transactions = LoopTransactions(setup, shared.stop.gave_up, self._loop)
+        self._loop_transactions = LoopTransactions(setup, shared, self._loop)
         self.budget = PayloadBudget(setup.settings.payload_budget)
         self.outcomes = shared.outcomes
         self.spans = HandlerSpans(setup.tracer) if isinstance(setup.tracer, Tracer) else None
@@ -448,7 +453,7 @@ class Caller:
         running: Execution,
         stage: TransactionProgress,
     ) -> None:
-        with self.opened(handler) as (given, conn, run):
+        with self.opened(handler, lane.owner) as (given, conn, run):
             run(self._refuse_lost, lane)
             self._refuse_cancelled(lane)  # it may run again, after a rollback by the database
             kind = AsyncContext if handler.is_async else Context
@@ -491,14 +496,15 @@ class Caller:
                 notify(conn, self._setup.channel)
 
     @contextmanager
-    def opened(self, handler: Handler) -> Iterator[tuple[Any, Connection, Callable[..., Any]]]:
+    def opened(
+        self, handler: Handler, owner: str
+    ) -> Iterator[tuple[Any, Connection, Callable[..., Any]]]:
         """A transaction that runs a handler: the connection that the handler gets, the Connection
         that this is or has behind it, and how to call a function with that, which may send
-        statements."""
+        statements. owner: the id that claimed the message."""
         if handler.is_async:
-            with self._loop_transactions.transaction() as given:
-                assert given.sync_connection is not None
-                yield given, given.sync_connection, partial(self._loop_transactions.run, given)
+            with self._loop_transactions.transaction(owner) as given:
+                yield given, behind(given), partial(self._loop_transactions.run, given)
             return
         link = self.transacting.link()
         with link.lock, link.transaction() as conn:
@@ -523,8 +529,8 @@ class Caller:
         session: Any = context._session
         if session is None:
             return
-        if (behind := getattr(session, "sync_session", None)) is not None:
-            self._loop_transactions.run(given, lambda _: (behind.commit(), behind.close()))
+        if (inner := getattr(session, "sync_session", None)) is not None:
+            self._loop_transactions.run(given, lambda _: (inner.commit(), inner.close()))
             return
         with context._sending:  # a thread may send meanwhile, by the same connection
             session.commit()  # its savepoint only

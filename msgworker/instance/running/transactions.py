@@ -4,8 +4,10 @@ program's AsyncEngine, with the contexts of async handlers."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
+from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Connection
@@ -15,11 +17,14 @@ from msgworker.db import (
     Failures,
     Fate,
     Trouble,
+    awaited,
     beside_loop,
     is_aborted,
     is_spoilt,
     reason_of,
     session_seconds,
+    sever,
+    succession_of,
     trouble,
     until_known,
 )
@@ -172,30 +177,71 @@ class Transacting:
 # waits for it.
 
 
+_OPENED_AT = "msgworker_opened_at"
+"""In the `info` of a connection: when we first had it from its pool."""
+COMMIT, RETURN = "commit", "return"
+
+
+def behind(conn: AsyncConnection) -> Connection:
+    """The Connection behind one of SQLAlchemy's asyncio that is open."""
+    found = conn.sync_connection
+    assert found is not None
+    return found
+
+
+class LentInLoop:
+    """An AsyncConnection in a transaction that runs user code, as the watchdog knows it."""
+
+    def __init__(self, conn: Connection, owner: str) -> None:
+        """owner: the id that claimed the message."""
+        self._conn = conn
+        self.busy_since: float | None = time.monotonic()
+        self.opened_at: float = conn.info.setdefault(_OPENED_AT, self.busy_since)
+        self.owner: str | None = owner
+        self.ending: str | None = None  # what of it is awaited that is no statement
+
+    def asked(self, frames: Mapping[int, FrameType]) -> object | None:
+        """See `Lendable`; no thread shows it."""
+        return awaited(self._conn) or self.ending
+
+    def cut(self) -> None:
+        """Cut it; what the loop waits for gets an error. The task of the handler goes on."""
+        with suppress(Exception):  # the loop may be closing it
+            sever(self._conn)
+
+
 class LoopTransactions:
     """The transactions of async handlers; used by handler threads. In the caller's loop they use
     the pool of the program's engine, in the instance's own one of their own."""
 
-    def __init__(self, setup: Setup, gave_up: Callable[[], bool], calls: AsyncCalls) -> None:
+    def __init__(self, setup: Setup, shared: Shared, calls: AsyncCalls) -> None:
         engine = setup.async_engine
         self._own = engine is not None and setup.loop is None
         self._engine: AsyncEngine | None = beside_loop(engine) if self._own else engine
         self._used = False
         self._turns = setup.turns
-        self._gave_up = gave_up
+        self._gave_up = shared.stop.gave_up
+        self._lent = shared.connector.lent
+        self._succession = succession_of(setup.engine)
         self._calls = calls
 
     @contextmanager
-    def transaction(self) -> Iterator[AsyncConnection]:
-        """A connection in a transaction, which commits at the end."""
+    def transaction(self, owner: str) -> Iterator[AsyncConnection]:
+        """A connection in a transaction, which commits at the end. owner: the id that claimed the
+        message."""
         with nullcontext() if self._turns is None else self._turns.until(self._gave_up):
             conn = self._wait_for(self._begun())
+            link = LentInLoop(behind(conn), owner)
+            self._lent[link] = False
             try:
                 yield conn
+                link.ending = COMMIT
                 self._wait_for(conn.commit())
             finally:
+                link.ending = RETURN
                 with suppress(Exception, LoopEnded):  # whatever it is, the outcome is known
                     self._wait_for(self._returned(conn))
+                del self._lent[link]
 
     def run(self, conn: AsyncConnection, fn: Callable[..., T], *arguments: Any) -> T:
         """Call `fn(connection, *arguments)`, with the Connection behind `conn`, in the loop."""
@@ -219,6 +265,8 @@ class LoopTransactions:
         self._used = True
         try:
             conn = await self._engine.connect()
+            if not self._succession.is_fit(behind(conn)):
+                await conn.run_sync(self._succession.refuse_unfit)
         except (DBAPIError, OSError) as error:  # of some drivers it is that of the socket
             if trouble(error) is not Trouble.OTHER:
                 raise
