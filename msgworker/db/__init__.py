@@ -114,6 +114,7 @@ from msgworker.db.database import (
     is_concurrent,
     of,
     of_dialect,
+    printing,
 )
 from msgworker.db.drivers import (
     QueryText,

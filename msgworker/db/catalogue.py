@@ -16,7 +16,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.types import TypeEngine
 
-from msgworker.db.database import At, Database, IdSource, Trouble, of, quoted
+from msgworker.db.database import At, Database, IdSource, Trouble, of, printing, quoted
 from msgworker.db.errors import raise_lost, trouble
 
 
@@ -321,7 +321,7 @@ def refused_by(
 
     A value is a number, a text, None, or a SQL expression.
     """
-    quote = conn.dialect.identifier_preparer.quote
+    quote = printing(conn.dialect).identifier_preparer.quote
     database, queries = of(conn), {}
     for name, row in rows.items():
         values = [f"{_literal(conn, value)} AS {quote(column)}" for column, value in row.items()]
@@ -338,7 +338,7 @@ def refused_by_domain(
     conn: sa.Connection, domain: TypeEngine[Any], values: Mapping[str, Any]
 ) -> list[str]:
     """Which of some values, by name, a domain of PostgreSQL does not take."""
-    name = conn.dialect.identifier_preparer.format_type(domain)  # type: ignore[attr-defined]
+    name = printing(conn.dialect).identifier_preparer.format_type(domain)  # type: ignore[attr-defined]
     refused = []
     for row, value in values.items():
         try:
@@ -485,7 +485,7 @@ def values_as_numbers(
 ) -> list[tuple[str | None, str | None, int]]:
     """What a column holds, as a text and as the number that a change of its type makes of it, with
     counts; the most frequent first. The number is None where the two are the same by definition."""
-    quoted = conn.dialect.identifier_preparer.quote(column)
+    quoted = printing(conn.dialect).identifier_preparer.quote(column)
     text, number = (one.format(quoted) for one in (of(conn).as_text, of(conn).as_number))
     query = (
         f"SELECT v, w, count(*) FROM (SELECT {text} AS v, {number} AS w FROM {table}) x"
@@ -502,7 +502,7 @@ def _text(value: Any) -> str | None:
 def not_whole(conn: sa.Connection, table: str, column: str) -> list[str]:
     """Examples of values that are no whole numbers, or that a change of the type turns into other
     ones (the text of an ENUM into its ordinal)."""
-    quoted = conn.dialect.identifier_preparer.quote(column)
+    quoted = printing(conn.dialect).identifier_preparer.quote(column)
     text, odd = (one.format(quoted) for one in (of(conn).as_text, of(conn).is_not_whole))
     query = f"SELECT {text} FROM {table} WHERE {quoted} IS NOT NULL AND {odd} LIMIT 5"
     return [str(_text(value)) for value in conn.scalars(_plain(query))]
@@ -510,7 +510,7 @@ def not_whole(conn: sa.Connection, table: str, column: str) -> list[str]:
 
 def longer_than(conn: sa.Connection, table: str, column: str, length: int) -> int:
     """How many texts of a column are longer."""
-    quoted = conn.dialect.identifier_preparer.quote(column)
+    quoted = printing(conn.dialect).identifier_preparer.quote(column)
     text = f"char_length({of(conn).as_text.format(quoted)})"
     return int(conn.scalar(_plain(f"SELECT count(*) FROM {table} WHERE {text} > {length}")))
 
@@ -531,5 +531,5 @@ def hanging(
 
 def filled(conn: sa.Connection, table: str, column: str) -> int:
     """How many rows have a value in a column."""
-    quoted = conn.dialect.identifier_preparer.quote(column)
+    quoted = printing(conn.dialect).identifier_preparer.quote(column)
     return int(conn.scalar(_plain(f"SELECT count({quoted}) FROM {table}")))

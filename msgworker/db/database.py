@@ -175,6 +175,16 @@ class IdSource:
     step: int = 1
 
 
+def printing(dialect: sa.Dialect) -> sa.Dialect:
+    """The same for statements that are printed, or run as they are written: with each percent sign
+    once, which drivers that format their parameters want twice."""
+    plain = copy.copy(dialect)
+    plain.paramstyle = "named"
+    plain.identifier_preparer = plain.preparer(plain)
+    plain.type_compiler_instance = dialect.type_compiler_cls(plain)
+    return plain
+
+
 class At(NamedTuple):
     """A column of a live table, or a CHECK of one, in the statements that change it. table: as SQL
     writes it."""

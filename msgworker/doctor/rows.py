@@ -389,14 +389,14 @@ def left_over(p: Subject) -> Iterator[Finding]:
         return
     kinds = {str(c["name"]): c["type"] for c in p.columns.values()}
     ours = {str(index.name) for index in t.message.indexes}
-    quote = p.conn.dialect.identifier_preparer.quote
+    quote = p.sql_dialect.identifier_preparer.quote
     for other in rules.made_for(p.spec, t.indexes):
         if other in (Rule.of(p.spec), p.asked):
             continue
         theirs = tables_for(other.to(p.spec), p.database, kinds)
         names = [str(index.name) for index in ordered_indexes(theirs.message)]
         old = [name for name in names if name not in ours and name in t.indexes]
-        fix = [p.database.drop_index(p.conn.dialect, name, t.message) for name in old]
+        fix = [p.database.drop_index(p.sql_dialect, name, t.message) for name in old]
         fix += [
             f"ALTER TABLE {p.table_name(t.message)} DROP COLUMN {quote(c.name)}"
             for c in theirs.message.c
@@ -417,7 +417,7 @@ def whole_guard(p: Subject) -> list[Finding]:
         f"index {name} forbids two running rows of an object also outside of where=: a row that is "
         "no message may hold messages back; drop it, unless an App without where= uses the table"
     )
-    drop = p.database.drop_index(p.conn.dialect, name, p.live.message)
+    drop = p.database.drop_index(p.sql_dialect, name, p.live.message)
     return [advised("indexes", text, drop)]
 
 

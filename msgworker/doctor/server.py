@@ -76,7 +76,7 @@ def _headers(p: Subject, conn: Connection, whom: str | None) -> Iterator[Finding
     if p.live is None or not (p.traced and p.has("headers")):
         return
     message, names = p.live.message, p.live.names
-    headers, quote = names["headers"], p.conn.dialect.identifier_preparer.quote
+    headers, quote = names["headers"], p.sql_dialect.identifier_preparer.quote
 
     def trial(right: str, role: str) -> Any:
         if right == "UPDATE":

@@ -152,6 +152,11 @@ class Subject:
                 if self.limit is not None and not conn.invalidated:
                     conn.rollback()  # nothing can be set in a transaction that has failed
 
+    @property
+    def sql_dialect(self) -> sa.Dialect:
+        """In which statements are printed."""
+        return db.printing(self.conn.dialect)
+
     def is_there(self, table: sa.Table) -> bool:
         """Whether a table is there, as far as this login can see."""
         return bool(db.is_there(self.inspector, table))
@@ -168,19 +173,19 @@ class Subject:
         return [role for role in self.ideal.names if not self.has(role)]
 
     def table_name(self, table: sa.Table) -> str:
-        return self.conn.dialect.identifier_preparer.format_table(table)
+        return self.sql_dialect.identifier_preparer.format_table(table)
 
     def at(self, table: sa.Table, name: str) -> db.At:
         """A column of it, in statements."""
-        return db.At(self.conn.dialect, self.table_name(table), name)
+        return db.At(self.sql_dialect, self.table_name(table), name)
 
     def sql(self, statement: Any) -> str:
         """DDL as text."""
-        return apply.text_of(self.conn.dialect, statement)
+        return apply.text_of(self.sql_dialect, statement)
 
     def written(self, change: Any) -> str:
         """An UPDATE as text, with its values."""
-        text = change.compile(dialect=self.conn.dialect, compile_kwargs={"literal_binds": True})
+        text = change.compile(dialect=self.sql_dialect, compile_kwargs={"literal_binds": True})
         return str(text).replace("\n", " ").replace("%%", "%")
 
     def create(self, table: sa.Table) -> list[str]:
@@ -189,7 +194,7 @@ class Subject:
         return [self.sql(statement) for statement in (CreateTable(table), *made)]
 
     def add(self, table: sa.Table, *columns: sa.Column[Any]) -> str:
-        return apply.add_columns(self.conn.dialect, table, columns)
+        return apply.add_columns(self.sql_dialect, table, columns)
 
     def add_role(self, role: str) -> list[str]:
         """The statements that add the column of a role to the message table."""
@@ -198,7 +203,7 @@ class Subject:
         if role != "created_at":
             return [self.add(table, column)]
         # Rows that are there keep NULL: with the default they would all look as young as this.
-        return apply.add_with_default_for_new(self.conn.dialect, table, column)
+        return apply.add_with_default_for_new(self.sql_dialect, table, column)
 
     def lacks(self, table: sa.Table) -> Difference:
         """What one of our tables, or the message table, lacks; looked at once."""
@@ -445,7 +450,7 @@ def partitions(p: Subject) -> Iterator[Finding]:
     )
     yield fine("partitions", text)
     if not (ids.get("identity") or {}).get("always"):
-        quoted = p.conn.dialect.identifier_preparer.quote(ids["name"])
+        quoted = p.sql_dialect.identifier_preparer.quote(ids["name"])
         fix = f"ALTER TABLE {p.table_name(p.ideal.message)} ALTER COLUMN {quoted} SET GENERATED "
         text = (
             f"an INSERT may bring an id of its own for {ids['name']}, and nothing keeps it unique"
@@ -500,7 +505,7 @@ def _make_stored(p: Subject, columns: list[sa.Column[Any]]) -> str:
         for index in ordered_indexes(table)
         if str(index.name).lower() in there and any(c.name in index.columns for c in columns)
     ]
-    quote = p.conn.dialect.identifier_preparer.quote
+    quote = p.sql_dialect.identifier_preparer.quote
     parts = [f"DROP INDEX {quote(str(index.name))}" for index in on_them]
     parts += [f"DROP COLUMN {quote(column.name)}" for column in columns]
     for index in on_them:
@@ -548,15 +553,15 @@ def indexes(p: Subject) -> list[Finding]:
             found.append(make("indexes", text, p.sql(CreateIndex(index))))
         for index in lacks.unfinished:
             text = f"index {index.name} was not finished: it promises nothing"
-            drop = p.database.drop_unfinished(p.conn.dialect, table, str(index.name))
+            drop = p.database.drop_unfinished(p.sql_dialect, table, str(index.name))
             found.append(needed("indexes", text, drop, p.sql(CreateIndex(index))))
         for index, why in lacks.other:
             text = f"index {index.name} {why}: {WHY[suffix(index)]}"
             name = str(index.name)
-            away = p.database.drop_index(p.conn.dialect, name, table)
+            away = p.database.drop_index(p.sql_dialect, name, table)
             if index in lacks.theirs:
                 text += ". It is not made for msgworker: it gets another name"
-                away = p.database.rename_index(p.conn.dialect, name, f"x_{name}", table)
+                away = p.database.rename_index(p.sql_dialect, name, f"x_{name}", table)
             fix = [away, p.sql(CreateIndex(index))] if away else []
             text += "" if away else ": make it under another one, drop this one, then ask again"
             make = needed if suffix(index) == "guard" else advised
@@ -567,6 +572,6 @@ def indexes(p: Subject) -> list[Finding]:
                 "writes an entry that this version does without; build it anew when no instance of "
                 "0.2.0 is left"
             )
-            made = p.database.index_anew(p.conn.dialect, p.sql(CreateIndex(index)), index)
+            made = p.database.index_anew(p.sql_dialect, p.sql(CreateIndex(index)), index)
             found.append(advised("indexes", text, *made))
     return found or [fine("indexes", "all indexes are there")]

@@ -237,13 +237,13 @@ def _warn_of_statuses(engine: Engine, t: Tables, warn: Callable[[str], object]) 
         )
         count, example = conn.execute(rows).one()
     if count:
-        quote = engine.dialect.identifier_preparer.quote
-        status = quote(t.names["status"])
+        sql = db.printing(engine.dialect).identifier_preparer
+        quote, status = sql.quote, sql.quote(t.names["status"])
         text = plural(count, "row", "has", "have")
         warn(
             f"{text} an unknown status and will never be claimed (message {example}, "
             f"say). See them: SELECT {quote(t.names['msg_id'])}, {status} FROM "
-            f"{engine.dialect.identifier_preparer.format_table(t.message)} WHERE {status} NOT IN "
+            f"{sql.format_table(t.message)} WHERE {status} NOT IN "
             f"(-1, 0, 1, 2) OR {status} IS NULL; `msgworker doctor --sql` prints how to fix them"
         )
 
@@ -378,7 +378,7 @@ def _refused(engine: Engine, t: Tables, step: Step, error: DBAPIError, verb: str
     if kind is Trouble.LOST:
         return db.unavailable(engine, error)
     if kind is Trouble.RACE and step.lacking == ("message:guard",):
-        why = _two_running(engine.dialect, t, why)
+        why = _two_running(db.printing(engine.dialect), t, why)
     if kind is Trouble.RACE and step.lacking == (f"message:{UNIQUE}",):
         why += "; several messages hold one unique key: `msgworker doctor` names them"
     if kind is Trouble.OTHER and step.kind == "index":
@@ -505,7 +505,7 @@ def _indexing(
     lacking = (f"{short}:{suffix(index)}",)
     version = version_of(lacking[0])
     if unfinished:
-        drop = db.of(conn).drop_unfinished(conn.dialect, table, name)
+        drop = db.of(conn).drop_unfinished(db.printing(conn.dialect), table, name)
         what = f"no unfinished index {name}"
         yield Step(version, what, (drop,), AN_INSTANT, table.name, lacking)
     text, waits = text_of(conn.dialect, CreateIndex(index)), db.BUILDING if online else NOBODY
@@ -587,7 +587,7 @@ def ddl(spec: MessageTable, name: str, partitions: int = 0) -> str:
     """The whole script for a DBA, without connecting. partitions: of the message table, by the hash
     of the object; only where `Database.unpartitioned` says nothing."""
     database = db.DATABASES[name].having(partitioned=partitions > 0)
-    compiler = database.offline_dialect()
+    compiler = db.printing(database.offline_dialect())
     t = tables_for(spec, database)
     produced = [t.names[role] for role in ("topic", "object_id", "payload") if role in t.names]
     produced += [name for name, _ in t.where]

@@ -135,7 +135,8 @@ def weak_storage(inspector: Inspector, spec: MessageTable) -> list[str]:
     storage = db.of(conn).weak_storage(inspector, spec.bare_name, spec.schema)
     if not storage:
         return []
-    fix = db.of(conn).strong_storage(conn.dialect.identifier_preparer.format_table(bare(spec)))
+    name = db.printing(conn.dialect).identifier_preparer.format_table(bare(spec))
+    fix = db.of(conn).strong_storage(name)
     return [f"its storage engine {storage} has no transactions. To fix it: {fix}"]
 
 
@@ -357,11 +358,12 @@ def read(
     if spec.bare_name in inspector.get_view_names(schema=spec.schema):
         layouts.append("view")
     parts = {trait.name: int(trait.text) for trait in traits if trait.kind == "part"}
+    sql = db.printing(conn.dialect)
     return Live(
         spec=spec,
         database=database,
-        sql=conn.dialect,
-        name=conn.dialect.identifier_preparer.format_table(table),
+        sql=sql,
+        name=sql.identifier_preparer.format_table(table),
         columns=columns,
         all=every,
         checks=checks,

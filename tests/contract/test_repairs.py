@@ -16,7 +16,7 @@ from msgworker.doctor import Severity
 from tests import variants
 from tests.support.doctor import needed, run
 from tests.support.rows import send
-from tests.support.tables import TABLE, make_table
+from tests.support.tables import IDENTITY, TABLE, make_table
 
 OTHER = f"mw_crm_{os.getpid()}"
 ORDERS = MessageTable(f"{OTHER}.orders")
@@ -418,3 +418,29 @@ def test_an_index_of_theirs_with_a_name_of_ours_stays(request, on):
     with database.engine().connect() as conn:
         found = sa.inspect(conn).get_indexes("tb")
     assert [one["unique"] for one in found if one["column_names"] == ["nr"]]
+
+
+@pytest.mark.parametrize("on", ["mariadb", "postgresql", "sqlite"])
+def test_a_percent_sign_in_a_name_is_printed_as_it_is(request, on):
+    database = request.getfixturevalue(on)
+    q = {"mariadb": "`"}.get(on, '"')
+    lob = {"mariadb": "DATE", "postgresql": "DATE", "sqlite": "TEXT"}[on]
+    kinds = {
+        "status": "SMALLINT DEFAULT 0 NOT NULL" if on == "sqlite" else "VARCHAR(2) DEFAULT '0'",
+        "claimed_by": "VARCHAR(64)" if on == "sqlite" else "VARCHAR(20) DEFAULT '' NOT NULL",
+        **{"available_at": lob, "last_error": "TEXT", "finished_at": lob},
+    }
+    named = "".join(f", {q}a %(b)s {role}{q} {kind}" for role, kind in kinds.items())
+    whole = f"CREATE TABLE {q}my %1(s){q} (msg_id {IDENTITY[on]}, object_id VARCHAR(40), "
+    run(database, f"{whole}error_try_times SMALLINT DEFAULT 0 NOT NULL{named})")
+    run(database, f"INSERT INTO {q}my %1(s){q} (object_id) VALUES ('a')")
+    spec = MessageTable("my %1(s)", **{role: f"a %(b)s {role}" for role in kinds})
+    app = App(database.url, table=spec)
+    mends = [sql for one in app.ops.doctor() for sql in one.fix if one.check != "server"]
+    assert mends
+    assert [sql for sql in mends if "%%" in sql] == []
+    run(database, *dict.fromkeys(mends))
+    assert needed(app) == []
+    ran: list[Any] = []
+    app.handler(None)(lambda message: ran.append(message.msg_id))
+    assert (app.drain(linger=0.1).done, ran) == (1, [1])
