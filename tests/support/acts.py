@@ -509,6 +509,6 @@ def ops_acts(t: Tables, log: Log) -> Iterator[Any]:
         yield purge.page, old | {"after": 1, "limit": 10}
         yield purge.lock, old | {"ids": some}
         archive = sa.Table("msg_archive", sa.MetaData(), *(sa.Column(n) for n in t.names.values()))
-        names = list(t.names.values())
-        yield purge.archive, {"into": purge.Archive(archive, names, names), "ids": some}
+        names, held = list(t.names.values()), [t.message.c[n] for n in t.names.values()]
+        yield purge.archive, {"into": purge.Archive(archive, held, names, [], {}), "ids": some}
         yield purge.delete, {"ids": some, "beside": [t.item]}
