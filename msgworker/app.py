@@ -621,7 +621,7 @@ class App(Declaring):
         loop = asyncio.get_running_loop()
         worker = await in_thread(lambda: self._worker(threads, topics, scope, loop))
         try:
-            await in_thread(worker.start)
+            await in_thread(worker.start, partial(worker.ask, 0.0))
             yield worker
         finally:
             try:

@@ -1,6 +1,6 @@
 """One running instance: its parts, wired, and the order in which they start and stop.
 
-Start: the lease, the keeper, the watchdog, then `Instance.parts`, in their order.
+Start: the keeper, the watchdog, the lease, then `Instance.parts`, in their order.
 Stop: all parts are asked to end, then each is ended, in the reverse order: running handlers get a
 grace time, what has not started is released, and everything is settled. The lease is dropped last,
 after the last handler, or left for recovery if one still runs.
@@ -90,6 +90,7 @@ class Instance:
         self.stop_request = stop_request or StopRequest()
         # It stops the instance on request: a thread that waits for the stop may be interrupted.
         # Started with the instance, because none can be started while the interpreter ends.
+        self._start_ended = threading.Event()
         self._keeper = threading.Thread(target=self._keep, name="msgworker-keeper", daemon=True)
         self._grace, self._stopped = grace, stopped
         self._in_time = self._handlers_ended = True
@@ -166,14 +167,19 @@ class Instance:
             self.shared.look_now.set()
 
     def start(self) -> None:
-        """Take the lease and start the threads; a start that fails is undone."""
+        """Take the lease and start the threads; a start that fails is undone. Where the database
+        does not answer, a stop that is requested meanwhile makes it fail."""
         try:
             self._start()
         except BaseException:
             self._undo_start()
             raise
+        finally:
+            self._start_ended.set()
 
     def _start(self) -> None:
+        self._keeper.start()
+        self.watchdog.start()
         with reaching(self.setup.engine):
             writer.check(self.setup.registry, self.setup.tables, self.shared.connector)
             if self.timer is not None:
@@ -182,16 +188,16 @@ class Instance:
             self.heartbeat.register()
         setup, shared = self.setup, self.shared
         setup.events.emit(events.InstanceStarted(shared.identity.id, setup.threads))
-        self._keeper.start()
-        self.watchdog.start()
         for part in self.parts:
             part.start()
 
     def _undo_start(self) -> None:
         """Undo a failed start: after the lease was taken, by a stop."""
+        self._start_ended.set()
         if self.shared.identity.tenure.registered:
             self.stop(EXIT_GRACE)
             return
+        self.watchdog.ask_to_end()
         for role in self.roles:
             if role.link is not None:
                 role.link.close()
@@ -251,8 +257,17 @@ class Instance:
             self.ending.do(self._stop)
 
     def _keep(self) -> None:
-        self.shared.stop.requested.wait()
-        self.ending.do(self._stop)
+        """Stop when that is requested. A start that is under way may take as long as the stop; then
+        the watchdog cuts its connections."""
+        stop = self.shared.stop
+        while not self._start_ended.wait(TICK_SECONDS):
+            requested = self.stop_request.in_order or stop.requested.is_set()
+            if requested and stop.give_up_at is None:
+                until = self.ending.until or self.ending.limit_grace(self._grace)
+                self._give_up_at(until + GIVE_UP_SECONDS)
+        if self.shared.identity.tenure.registered:  # else the start has failed
+            stop.requested.wait()
+            self.ending.do(self._stop)
 
     @property
     def _deadline(self) -> float:
@@ -431,20 +446,18 @@ class AtExit:
     our daemon threads still run. In a forked child it does nothing."""
 
     def __init__(self) -> None:
+        # Without a lock: the thread that adds one may be interrupted by a signal that stops it.
         self._running: set[Instance] = set()
-        self._lock = threading.Lock()
+        self._registered = False
 
     def add(self, instance: Instance) -> None:
-        with self._lock:
-            if not self._running:
-                atexit.register(self._stop_all)
-            self._running.add(instance)
+        self._running.add(instance)
+        if not self._registered:
+            self._registered = True
+            atexit.register(self._stop_all)
 
     def discard(self, instance: Instance) -> None:
-        with self._lock:
-            self._running.discard(instance)
-            if not self._running:
-                atexit.unregister(self._stop_all)
+        self._running.discard(instance)
 
     def _stop_all(self) -> None:
         here = os.getpid()

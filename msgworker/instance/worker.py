@@ -299,6 +299,7 @@ class Worker(Working):
         # For the package and the tests of it; no part of the public contract.
         self.make_setup = make_setup
         self.instance: Instance | None = None
+        self._starting: Instance | None = None
         self._look = look  # as `make_setup`, but changes nothing
         self._lock = ProcessLock()  # a signal handler may interrupt a start
         self._stop_request = StopRequest()
@@ -346,13 +347,16 @@ class Worker(Working):
                 raise MsgworkerError("this worker runs already; use another one beside it")
             self._stop_request = request or StopRequest()
             self.error = None
-            instance = self._started(drain, grace)
-            self._stop_request.begun = True
-            self.instance = instance
-            AT_EXIT.add(instance)
-            if instance.ending.over.is_set():  # it has stopped by itself already
-                self._stopped(instance)
-                AT_EXIT.discard(instance)
+            try:
+                instance = self._started(drain, grace)
+                self._stop_request.begun = True
+                AT_EXIT.add(instance)
+                self.instance = instance
+                if self._starting is None:  # it has stopped by itself already, see `_stopped`
+                    self.instance = None
+                    AT_EXIT.discard(instance)
+            finally:
+                self._starting = None
         return instance
 
     def _here(self) -> Instance | None:
@@ -364,7 +368,7 @@ class Worker(Working):
 
     def _started(self, drain: Drain | None, grace: float) -> Instance:
         for attempt in range(1, START_TRIES + 1):
-            instance = Instance(
+            instance = self._starting = Instance(
                 self.make_setup(),
                 drain=drain,
                 stop_request=self._stop_request,
@@ -395,7 +399,9 @@ class Worker(Working):
         Inside a handler, a fan-out's item or another thread of the worker it does not wait: it
         requests the stop and returns False, and the stop continues in the background.
         """
-        instance = self._ask(grace)
+        self._ask(grace)
+        with self._lock:  # a start that is under way ends first
+            instance = self._here()
         if instance is None:
             return True
         if instance.is_within:
@@ -411,10 +417,10 @@ class Worker(Working):
             instance.request_stop()
 
     def _ask(self, grace: float) -> Instance | None:
-        """Request a stop of the running instance and of the thread that waits for it."""
+        """Request a stop of the running instance, or of the one that starts, and of the thread that
+        waits for it."""
         request = self._stop_request
-        with self._lock:
-            instance = self._here()
+        instance = self._here() or self._starting
         if instance is not None:
             instance.limit_grace(grace)
             instance.stop_request.stop()
@@ -428,8 +434,13 @@ class Worker(Working):
         return instance is not None and instance.is_within
 
     def _stopped(self, instance: Instance) -> None:
-        if self.instance is instance:  # without the lock: a start that is undone holds it
+        # Without the lock, which a start holds that is under way: it looks at `_starting` after it
+        # has set `instance`, this one the other way round.
+        if instance in (self._starting, self.instance):
             self.error = instance.shared.stop.stopped_for
+        if self._starting is instance:
+            self._starting = None
+        if self.instance is instance:
             self.instance = None
 
     @contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from msgworker import App, Context, Message
+from msgworker import App, Context, Message, db
 from msgworker.instance import instance as instance_module
 from msgworker.instance.stop import StopOnce
 from tests.support.leases import leases
@@ -82,6 +82,46 @@ def test_a_stop_ends_at_its_deadline_beside_a_lock_on_the_table(app, transaction
         conn.invalidate()
     assert took < 0.5 + instance_module.GIVE_UP_SECONDS + 3  # the machine may be busy
     until(lambda: threads_of_ours() == [], "what it left has ended")
+
+
+@pytest.mark.requires("sessions")
+def test_a_stop_ends_a_start_that_waits_for_a_lock(app, table, monkeypatch):
+    lock = LOCKS.get(app.engine.dialect.name)
+    if lock is None:
+        pytest.skip("its lock is not tried")
+    app.add_handler("t", lambda msg: None)
+    send(app, "a")
+    worker = app.worker()
+    errors: list[BaseException] = []
+
+    def start() -> None:
+        try:
+            worker.start()
+        except Exception as error:
+            errors.append(error)
+
+    with app.engine.connect() as conn:
+        real = instance_module.Instance.start
+
+        def locked(self: instance_module.Instance) -> None:
+            monkeypatch.undo()
+            monkeypatch.setattr(instance_module, "GIVE_UP_SECONDS", 0.5)
+            conn.execute(sa.text(lock.format("msgworker_lease")))
+            real(self)
+
+        monkeypatch.setattr(instance_module.Instance, "start", locked)
+        starting = threading.Thread(target=start, daemon=True)
+        starting.start()
+        until(lambda: "msgworker-keeper" in threads_of_ours(), "it starts")
+        worker.stop(grace=0)
+        starting.join()
+        assert worker.instance_id is None
+        conn.invalidate()  # until now it was held
+    assert [db.trouble(error) for error in errors] == [db.Trouble.LOST]
+    until(lambda: threads_of_ours() == [], "what it left has ended")
+    worker.start()
+    until(lambda: table.statuses == [2], "it is handled")
+    assert worker.stop() is True
 
 
 @pytest.mark.parametrize("options", [{}, {"batch": 5}], ids=["plain", "batch"])
