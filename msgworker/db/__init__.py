@@ -172,6 +172,7 @@ from msgworker.db.errors import (
 )
 from msgworker.db.servers import DatabaseFile, refuse_standby, shares_sessions, succession_of
 from msgworker.db.types import (
+    NUMBERS,
     AnyId,
     AnyText,
     CreateColumn,

@@ -18,6 +18,7 @@ from sqlalchemy.types import TypeEngine
 
 from msgworker.db.database import At, Database, IdSource, Trouble, of, printing, quoted
 from msgworker.db.errors import raise_lost, trouble
+from msgworker.db.types import NUMBERS
 
 
 def names_there(inspector: Inspector, schema: str | None) -> list[str]:
@@ -391,7 +392,7 @@ def holds_json(kind: Any) -> bool:
     if kind.__visit_name__ == "DOMAIN":
         return holds_json(kind.data_type)
     texts = (sa.JSON, sa.LargeBinary, sa.VARBINARY)
-    numbers = isinstance(kind, sa.Integer | sa.Numeric | sa.Boolean)
+    numbers = isinstance(kind, (*NUMBERS, sa.Boolean))
     fills = getattr(kind, "zerofill", False)
     return isinstance(kind, texts) or takes_any_text(kind) or (numbers and not fills)
 

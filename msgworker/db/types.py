@@ -157,6 +157,10 @@ def cast_text(kind: TypeEngine[Any]) -> Callable[[Any], str]:
     return text
 
 
+NUMBERS: tuple[Any, ...] = (sa.Integer, sa.Numeric, sa.Float)
+"""Since SQLAlchemy 2.1 a Float is no Numeric."""
+
+
 class AnyText(TypeDecorator[str]):
     """A text that was read from a column and is used as a parameter, also if it is not UTF-8."""
 

@@ -310,6 +310,10 @@ class Live:
         """A column, or a CHECK, of this name, in statements."""
         return At(self.sql, self.name, name)
 
+    def pads(self, kind: Any) -> bool:
+        """Whether blanks are added to a text: what is read is not what was written."""
+        return self.database.pads_chars and isinstance(kind, sa.CHAR)
+
 
 @dataclass(frozen=True, slots=True)
 class DryRun:

@@ -138,8 +138,7 @@ def _odd(database: Database, column: sa.Column[Any], live: Mapping[str, Any]) ->
 
 
 def _counts(kind: Any) -> bool:
-    whole = isinstance(kind, sa.Integer | sa.Numeric)
-    return whole and not isinstance(kind, sa.Boolean | sa.Float)
+    return isinstance(kind, sa.Integer | sa.Numeric) and not isinstance(kind, sa.Boolean | sa.Float)
 
 
 def _other(database: Database, index: sa.Index, live: LiveIndex) -> str:
@@ -234,6 +233,7 @@ WRITTEN_TEXTS = tuple(
 BINARIES = (sa.LargeBinary, sa.BINARY, sa.VARBINARY)
 INSTANT_TEXT = 26
 """Characters of an instant as text."""
+PADDED = "is {}: what is read is not what was written"
 
 
 def of_columns(live: Live) -> list[Fault]:
@@ -307,6 +307,8 @@ def _sent(live: Live) -> Iterator[Fault]:
         kind, why = column.kind, ""
         if role == "topic" and not (loose or isinstance(kind, sa.String)):
             why = f"is {said(kind)}, but must be a text"
+        elif role == "topic" and live.pads(kind):
+            why = PADDED.format(kind)
         elif role == "object_id" and live.database.guard_case == "function" and db.is_lob(kind):
             # The guard is an index on an expression of the object: no column is made for it.
             why = (
@@ -330,8 +332,8 @@ def _keys(live: Live) -> Iterator[Fault]:
     column = live.columns.get("unique_key")
     if column is None or has_none(live, column.kind):
         return
-    name, padded = column.name, live.database.pads_chars and isinstance(column.kind, sa.CHAR)
-    if not db.takes_any_text(column.kind) or padded:
+    name = column.name
+    if not db.takes_any_text(column.kind) or live.pads(column.kind):
         text = f"column {name} (unique_key) is {said(column.kind)}, but must be a text"
         yield typed(live, "unique_key", column, text, is_needed=not live.database.loose_types)
     elif not column.nullable or column.default not in (None, "NULL"):
@@ -347,12 +349,10 @@ def _texts(live: Live) -> Iterator[Fault]:
         longest, is_id = db.max_text(column.kind), role == "claimed_by"
         problem = ""
         if not db.takes_any_text(column.kind):
-            problem, is_needed = (
-                f"is {said(column.kind)}, but must be a text",
-                not live.database.loose_types or _takes_no_text(live, column.kind),
-            )
-        elif is_id and live.database.pads_chars and isinstance(column.kind, sa.CHAR):
-            problem, is_needed = f"is {column.kind}: what is read is not what was written", True
+            problem = f"is {said(column.kind)}, but must be a text"
+            is_needed = not live.database.loose_types or _takes_no_text(live, column.kind)
+        elif is_id and live.pads(column.kind):
+            problem, is_needed = PADDED.format(column.kind), True
         elif longest is not None and longest < (LONGEST_ID if is_id else MAX_ERROR):
             least = LONGEST_ID if is_id else MAX_ERROR
             problem = f"takes {longest} characters, {least} are needed"

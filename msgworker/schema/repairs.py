@@ -168,7 +168,7 @@ def _retyped(live: Live, role: str, column: Column) -> tuple[str, ...]:
     ours = tables_for(live.spec, live.database).message.c[live.spec.names()[role]]
     kind, counts = column.kind, column.counts
     instant = role in INSTANTS and isinstance(kind, sa.DateTime)
-    number = role in INSTANTS and isinstance(kind, sa.Integer | sa.Numeric)
+    number = role in INSTANTS and isinstance(kind, db.NUMBERS)
     generated = column.generated and ROLES[role].may_be_generated
     if not live.database.can_alter_type(kind, ours.type, generated=generated):
         return ()

@@ -22,6 +22,7 @@ from sqlalchemy import ColumnElement, Connection
 from sqlalchemy.exc import DataError
 
 from msgworker.db import (
+    NUMBERS,
     KeyText,
     UtcDateTime,
     bytewise,
@@ -328,7 +329,7 @@ def object_of(t: Tables, given: Any) -> Any:
     for one, reads in ((sa.DateTime, datetime), (sa.Date, date), (sa.Time, time)):
         if isinstance(kind, one) and not t.database.reads_texts:
             return reads.fromisoformat(text)
-    is_number = isinstance(kind, sa.Integer | sa.Numeric | sa.Float)
+    is_number = isinstance(kind, NUMBERS)
     if not is_number and (t.database.reads_texts or kind.__visit_name__ not in ("BIT", "YEAR")):
         return given
     try:

@@ -319,14 +319,32 @@ def test_a_payload_that_is_a_number_is_read(make_app, server):
     assert found == [7]
 
 
+@pytest.mark.requires("column_types")
+def test_objects_may_be_floats_whether_or_not_a_float_is_numeric_to_sqlalchemy(make_app, server):
+    make_table(server, object_id="DOUBLE PRECISION", payload="DOUBLE PRECISION")
+    app = make_app(table=TABLE)
+    app.create_schema()
+    with app.engine.begin() as conn:
+        app.send_many(conn, "t", [(1.5, 3), (2.5, 4), (3.5, 3)])
+    found: list[Any] = []
+    app.add_handler(None, lambda msg: found.append((msg.object_id, msg.payload)))
+    assert app.drain(linger=0).done == 3
+    assert sorted((float(name), payload) for name, payload in found) == [
+        (3, 1.5),
+        (3, 3.5),
+        (4, 2.5),
+    ]
+
+
 def test_a_boolean_status_and_an_id_that_is_padded_are_refused(postgresql):
-    make_table(postgresql, status="BOOLEAN", claimed_by="CHAR(80)")
+    make_table(postgresql, status="BOOLEAN", claimed_by="CHAR(80)", topic="CHAR(20)")
     app = App(postgresql.url, table=TABLE)
     with pytest.raises(SchemaError) as refused:
         app.create_schema()
     for said in (str(refused.value), " ".join(one.text for one in needed(app))):
         assert "status (status) is BOOLEAN" in said
         assert re.search(r"claimed_by is CHAR.*what is read is not what was", said)
+        assert "(topic) is CHAR(20): what is read is not what was written" in said
 
 
 CHECKS = [
