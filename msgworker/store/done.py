@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -46,10 +46,8 @@ def look(conn: Connection, t: Tables, ids: Iterable[int], *, me: str) -> set[int
     The server may still be at work on that commit, so the rows are locked first: a plain read would
     see the state before it, and the handler would start again while the old commit goes through.
     """
-    wanted = sorted(ids)
-    if t.database.row_locks:
-        for portion in t.portions(wanted):
-            conn.execute(locking(t), {"mw_ids": portion}).all()
+    wanted = set(ids)
+    lock(conn, t, wanted)
     return still_mine(conn, t, wanted, me=me)
 
 
@@ -78,32 +76,50 @@ def write_done(
     """Lock everything in msg_id order (otherwise two settles, or a claim, could deadlock), then
     write."""
     nexts = [s.next_id for s in plain if s.next_id is not None]
-    if t.database.row_locks:
-        ids = sorted({s.msg_id for s in plain} | {s.msg_id for s in others} | set(nexts))
-        for portion in t.portions(ids):
-            conn.execute(locking(t), {"mw_ids": portion}).all()
+    lock(conn, t, {s.msg_id for s in (*plain, *others)} | {*nexts})
     written, owned = 0, t.has("claimed_by")
     alike: dict[tuple[int | None, bool], list[int]] = {}
     for s in plain:
         alike.setdefault((None if owned else s.tries, s.deletes), []).append(s.msg_id)
     for (seen, deletes), same in alike.items():
-        for portion in t.portions(same):
-            written += finish(conn, t, portion, me, seen, deletes=deletes)
+        written += finish(conn, t, same, me, seen, deletes=deletes)
     if written != len(plain):
         raise FlagMissing
-    moved = 0
-    for portion in t.portions(nexts):
-        moved += changed(conn, t, "advance", advance(t), {"mw_ids": portion, "mw_me": me})
-    flagged = moved_on(conn, t, nexts, moved, me=me)
+    flagged = move(conn, t, nexts, me)
     return {s.msg_id: Settled.ADVANCED if s.next_id in flagged else Settled.ENDED for s in plain}
 
 
+def lock(conn: Connection, t: Tables, ids: Iterable[int]) -> None:
+    """Lock these in the order of their ids."""
+    for params in portions(t, sorted(ids)) if t.database.row_locks else ():
+        conn.execute(locking(t), params).all()
+
+
 def locking(t: Tables) -> Select[Any]:
+    """Only their number is sent back where a lock may be in a WITH."""
+
     def build() -> Select[Any]:
         c = t.cols()
-        return locked_by_key(t, sa.select(c.msg_id).where(t.among(c.msg_id)))
+        rows = locked_by_key(t, sa.select(c.msg_id).where(among(t, c)))
+        if not t.database.arrays:
+            return rows
+        locked = rows.cte("locked").prefix_with("MATERIALIZED")
+        return sa.select(sa.func.count()).select_from(locked)
 
     return t.built("settle_lock", build)
+
+
+def portions(t: Tables, ids: Sequence[int], **params: Any) -> Iterator[dict[str, Any]]:
+    """The parameters for so many ids as one statement may have."""
+    for portion in t.portions(ids):
+        yield params | {"mw_ids": array_text(portion) if t.database.arrays else portion}
+
+
+def among(t: Tables, c: Cols) -> ColumnElement[bool]:
+    """The ids of `portions`."""
+    if t.database.arrays:
+        return t.within(c, c.msg_id == sa.func.any(array_param("mw_ids", sa.BigInteger())))
+    return t.among(c.msg_id)
 
 
 def finish(
@@ -113,20 +129,27 @@ def finish(
     me: str,
     seen: int | None,
     *,
+    free: bool = False,
     deletes: bool = False,
 ) -> int:
     """End messages that are done; returns how many rows were ours. seen: the tries that they were
-    claimed with; None = not asked for, as where rows have owners. deletes: as of Settlement."""
-    params: dict[str, Any] = {"mw_ids": ids, "mw_me": me}
-    if seen is not None:
+    claimed with; None = not asked for, as where rows have owners. free: those that stand behind a
+    head of ours, new and due, instead. deletes: as of Settlement."""
+    params: dict[str, Any] = {} if free else {"mw_me": me}
+    if seen is not None and not free:
         params["mw_tries"] = seen
 
     def change(*, deletes: bool) -> int:
         def build() -> sa.Update | sa.Delete:
-            return finishing(t, t.among(t.cols().msg_id), seen is not None, deletes=deletes)
+            c = t.cols()
+            if not free:
+                return finishing(t, among(t, c), seen is not None, deletes=deletes)
+            never = (t.stands_at(c, Status.NEW), t.due(c), t.tries(c) == ZERO)
+            return by_key(t, ending(t, deletes=deletes).where(among(t, c), *never))
 
-        key = ("finish", seen is not None, deletes)
-        return changed(conn, t, key, t.built(key, build), params)
+        key = ("finish", free or seen is not None, free, deletes)
+        change = t.built(key, build)
+        return sum(changed(conn, t, key, change, some) for some in portions(t, ids, **params))
 
     gone = deleted(conn, t, ids, lambda: change(deletes=True)) if deletes else 0
     return gone if gone == len(ids) else gone + change(deletes=False)
@@ -192,10 +215,17 @@ def advance(t: Tables) -> sa.Update:
 
     def build() -> sa.Update:
         c = t.cols()
-        free = (t.among(c.msg_id), *may_follow(t, c))
+        free = (among(t, c), *may_follow(t, c))
         return in_guard_order(t, sa.update(t.message).where(*free).values(flagged_values(t)))
 
     return t.built("advance", build)
+
+
+def move(conn: Connection, t: Tables, nexts: Sequence[int], me: str) -> set[int]:
+    """Flag the next messages; returns those that are flagged by us now, see `moved_on`."""
+    some = portions(t, nexts, mw_me=me)
+    moved = sum(changed(conn, t, "advance", advance(t), params) for params in some)
+    return moved_on(conn, t, nexts, moved, me=me)
 
 
 def may_follow(t: Tables, c: Cols) -> list[ColumnElement[bool]]:

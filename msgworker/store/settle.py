@@ -6,9 +6,8 @@ so the guard never sees two. A lane whose flag is gone is lost: nothing is writt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, NamedTuple, assert_never
 
 import sqlalchemy as sa
@@ -17,8 +16,6 @@ from sqlalchemy.exc import DBAPIError
 
 from msgworker.db import (
     Trouble,
-    array_param,
-    array_text,
     change_each,
     committing_each,
     has_sent_nothing,
@@ -33,18 +30,14 @@ from msgworker.store.claim import OF_A_ROW
 from msgworker.store.done import (
     FlagMissing,
     NotTogether,
-    advance,
     alone_fits,
-    deleted,
     done_alone,
     done_arrays,
     done_together,
-    ending,
     finish,
-    finishing,
     fits,
-    locking,
-    may_follow,
+    lock,
+    move,
     moved_on,
     write_done,
 )
@@ -52,15 +45,11 @@ from msgworker.store.rows import (
     ME,
     Expected,
     by_key,
-    changed,
     check_written,
-    flagged_values,
-    in_guard_order,
-    locked_by_key,
     refuse_at_once,
 )
 from msgworker.store.send import send_all
-from msgworker.table import Cols, Tables, lit
+from msgworker.table import Tables, lit
 from msgworker.table.tables import ZERO
 
 
@@ -142,9 +131,8 @@ def _settle_alone(
     settled = _settle_in_one(conn, t, settlement, me)
     if settled is not None:
         return settled
-    if t.database.row_locks and settlement.next_id is not None:
-        ids = sorted({settlement.msg_id, settlement.next_id})
-        conn.execute(locking(t), {"mw_ids": ids}).all()
+    if settlement.next_id is not None:
+        lock(conn, t, {settlement.msg_id, settlement.next_id})
     try:
         if settlement.outcome is Outcome.DONE:
             if not _end_alone(conn, t, settlement, me):
@@ -159,15 +147,13 @@ def _settle_alone(
         return Settled.ENDED
     try:
         with conn.begin_nested():
-            next_one = {"mw_ids": [settlement.next_id], "mw_me": me}
-            moved = changed(conn, t, "advance", advance(t), next_one)
-            moved_on(conn, t, [settlement.next_id], moved, me=me)
+            moved = move(conn, t, [settlement.next_id], me)
     except FlagMissing:
-        moved = 0
+        return Settled.ENDED
     except DBAPIError as error:
         if trouble(error) not in OF_A_ROW:
             raise
-        moved = 0
+        return Settled.ENDED
     return Settled.ADVANCED if moved else Settled.ENDED
 
 
@@ -380,9 +366,6 @@ def back_to(t: Tables) -> ColumnElement[int]:
 # held by their head, and go from 0 to 2. All rows are locked first, in msg_id order over all
 # lanes: otherwise a batch could deadlock with another one, a claim, a foreign consumer or people.
 
-_Change = tuple[Any, sa.Update | sa.Delete]
-"""An UPDATE, or a DELETE, and its key."""
-
 
 class Share(NamedTuple):
     """What a batch takes of a lane: its head, which is flagged, and those right behind it. next_id:
@@ -415,98 +398,19 @@ def settle_batch(
     heads = [share.head for share in shares]
     followers = [msg_id for share in shares for msg_id in share.followers]
     nexts = [share.next_id for share in shares if share.next_id is not None]
-    if t.database.row_locks:
-        for portion in _portions(t, sorted({*heads, *followers, *nexts})):
-            conn.execute(_lock(t), portion).all()
+    lock(conn, t, {*heads, *followers, *nexts})
     if deletes:
         refuse_at_once(conn, t)
-    counted = tries is not None and not t.has("claimed_by")
-    params: dict[str, Any] = {"mw_me": me} | ({"mw_tries": tries} if counted else {})
-    _end(conn, t, partial(_finish_heads, t, counted), heads, params, deletes)
-    _end(conn, t, partial(_finish_followers, t), followers, {}, deletes)
-    done = Expected(Status.DONE)
-    check_written(conn, t, dict.fromkeys((*heads, *followers), done))
-    moved = _changed(conn, t, _advance(t), nexts, {"mw_me": me})
+    seen = None if t.has("claimed_by") else tries
+    for ids, free in ((heads, False), (followers, True)):
+        ended = 0
+        if deletes and ids:
+            with undone_if_refused(conn):
+                ended = finish(conn, t, ids, me, seen, free=free, deletes=True)
+        if ended != len(ids) and finish(conn, t, ids, me, seen, free=free) != len(ids):
+            raise OutOfDate
+    check_written(conn, t, dict.fromkeys((*heads, *followers), Expected(Status.DONE)))
     try:
-        return moved_on(conn, t, nexts, moved, me=me)
+        return move(conn, t, nexts, me)
     except FlagMissing:
         raise OutOfDate from None
-
-
-def _end(
-    conn: Connection,
-    t: Tables,
-    change: Callable[[bool], _Change],
-    ids: Sequence[int],
-    params: dict[str, Any],
-    deletes: bool,
-) -> None:
-    """End these; raises OutOfDate if one is not as it was read. change: of those that are deleted,
-    or that stay: all of them, if the database does not let us delete one."""
-    ended = 0
-    if deletes and ids:
-        with undone_if_refused(conn):
-            ended = deleted(conn, t, ids, lambda: _changed(conn, t, change(True), ids, params))
-    if ended != len(ids):
-        ended += _changed(conn, t, change(False), ids, params)
-    if ended != len(ids):
-        raise OutOfDate
-
-
-def _changed(
-    conn: Connection, t: Tables, change: _Change, ids: Sequence[int], params: dict[str, Any]
-) -> int:
-    key, statement = change
-    return sum(changed(conn, t, key, statement, params | portion) for portion in _portions(t, ids))
-
-
-def _portions(t: Tables, ids: Sequence[int]) -> Iterable[dict[str, Any]]:
-    """The parameter for so many ids as one statement may have."""
-    arrays = t.database.arrays
-    return ({"mw_ids": array_text(portion) if arrays else portion} for portion in t.portions(ids))
-
-
-def _among(t: Tables, c: Cols) -> ColumnElement[bool]:
-    if t.database.arrays:
-        return t.within(c, c.msg_id == sa.func.any(array_param("mw_ids", sa.BigInteger())))
-    return t.among(c.msg_id)
-
-
-def _lock(t: Tables) -> sa.Select[Any]:
-    """Only their number is sent back where a lock may be in a WITH."""
-
-    def build() -> sa.Select[Any]:
-        c = t.cols()
-        rows = locked_by_key(t, sa.select(c.msg_id).where(_among(t, c)))
-        if not t.database.arrays:
-            return rows
-        locked = rows.cte("locked").prefix_with("MATERIALIZED")
-        return sa.select(sa.func.count()).select_from(locked)
-
-    return t.built("batch_lock", build)
-
-
-def _finish_heads(t: Tables, counted: bool, deletes: bool) -> _Change:
-    key = ("batch_heads", counted, deletes)
-    return key, t.built(key, lambda: finishing(t, _among(t, t.cols()), counted, deletes=deletes))
-
-
-def _finish_followers(t: Tables, deletes: bool) -> _Change:
-    """Still new, due and never tried: as the run was read."""
-
-    def build() -> sa.Update | sa.Delete:
-        c = t.cols()
-        free = (t.stands_at(c, Status.NEW), t.due(c), t.tries(c) == ZERO)
-        return by_key(t, ending(t, deletes=deletes).where(_among(t, c), *free))
-
-    key = ("batch_followers", deletes)
-    return key, t.built(key, build)
-
-
-def _advance(t: Tables) -> _Change:
-    def build() -> sa.Update:
-        c = t.cols()
-        free = (_among(t, c), *may_follow(t, c))
-        return in_guard_order(t, sa.update(t.message).where(*free).values(flagged_values(t)))
-
-    return "batch_advance", t.built("batch_advance", build)
