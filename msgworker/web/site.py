@@ -7,7 +7,6 @@ import functools
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -47,7 +46,6 @@ from msgworker.web.threads import (
     Sharing,
     Watch,
     key_of,
-    seen,
 )
 
 if TYPE_CHECKING:
@@ -113,9 +111,6 @@ def or_refused(call: Callable[[], R]) -> R | Refused:
 
 OLD_SECONDS = 120.0
 """Badges that are older than this are not shown."""
-PENDING: ContextVar[asyncio.Future[Any] | None] = ContextVar("msgworker_badges", default=None)
-"""The read of the badges for this request: it runs beside the reads of the page, and is awaited
-before the page is rendered."""
 BADGED = {
     "failures": "dead messages",
     "lanes": "dead messages that hold up their object",
@@ -285,8 +280,6 @@ class Site:
             raise answer from error
         finally:
             self._waiting -= 1
-        if (badges := PENDING.get()) is not None:
-            await badges  # a page is shown with them
         return found
 
     async def count(self, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -405,7 +398,7 @@ class Site:
         )
 
     async def live(
-        self, request: Request, template: str, values: Callable[[], Awaitable[dict[str, Any]]]
+        self, request: Request, template: str, values: Callable[[], Awaitable[Any]], *, live: bool
     ) -> Response:
         """A page whose sections follow what changes; a script that loads one gets what is between
         header and footer.
@@ -414,8 +407,9 @@ class Site:
         who they are: so it is made once for each URL and role. It has neither names nor tokens of a
         session; a template that uses one fails, as it is not given any.
         """
-        if request.headers.get("hx-request") != "true":
-            return self.render(request, template, **await values())
+        if not live or request.headers.get("hx-request") != "true":
+            found = await values()
+            return found if isinstance(found, Response) else self.render(request, template, **found)
         this = self.this(request)
         key = (template, root_of(request.scope), this, self.viewer(request).role)
 
@@ -517,7 +511,6 @@ def site_of(request: HTTPConnection) -> Site:
 
 BADGE_SECONDS = 20.0
 WAIT_SECONDS = 0.5
-Answering = Callable[[Request], Awaitable[Response]]
 H = TypeVar("H", bound=Callable[..., Awaitable[Any]])
 PAGES: list[BaseRoute] = []
 """The routes of all pages, and of their forms."""
@@ -532,38 +525,23 @@ def page(
     def decorate(fn: H) -> H:
         async def answer(request: Request) -> Response:
             site = site_of(request)
-            if live:
-                return await site.live(request, template, lambda: fn(site, request))
-            found = await fn(site, request)
-            return found if isinstance(found, Response) else site.render(request, template, **found)
 
-        endpoint = with_badges(answer) if method == "GET" else answer
-        PAGES.append(Route(path, endpoint, methods=[method], name=fn.__name__))
+            async def found() -> Any:
+                """Beside what the page reads the badges are, if they are old."""
+                if method != "GET":
+                    return await fn(site, request)
+                return (await asyncio.gather(fn(site, request), _read_badges(site, request)))[0]
+
+            return await site.live(request, template, found, live=live)
+
+        PAGES.append(Route(path, answer, methods=[method], name=fn.__name__))
         return fn
 
     return decorate
 
 
-def with_badges(answer: Answering) -> Answering:
-    """The answer of a page, before which the badges are read."""
-
-    async def with_them(request: Request) -> Response:
-        site = site_of(request)
-        if request.state.viewer is None or site.badges.age < BADGE_SECONDS:
-            return await answer(request)
-        reading = asyncio.ensure_future(_read_badges(site))
-        reading.add_done_callback(seen)  # a page that fails first does not wait for it
-        await asyncio.sleep(0)  # it has begun: a page that shows the overview shares the read
-        token = PENDING.set(reading)
-        try:
-            return await answer(request)
-        finally:
-            PENDING.reset(token)
-
-    return with_them
-
-
-async def _read_badges(site: Site) -> None:
+async def _read_badges(site: Site, request: Request) -> None:
     """Bring the badges up to date, if that takes no longer than WAIT_SECONDS."""
-    with suppress(TimeoutError, HTTPException):  # the page itself says what is wrong
-        await asyncio.wait_for(site.overview(), WAIT_SECONDS)  # which notes them
+    if request.state.viewer is not None and site.badges.age >= BADGE_SECONDS:
+        with suppress(TimeoutError, HTTPException):  # the page itself says what is wrong
+            await asyncio.wait_for(site.overview(), WAIT_SECONDS)  # which notes them

@@ -42,7 +42,6 @@ class Change(Write):
     value, name and arguments of ops."""
 
     word: str
-    says: tuple[str, str]
     orders: tuple[tuple[str, str, dict[str, bool]], ...] = ()
 
 
@@ -74,7 +73,6 @@ CHANGES = {
             text="Failed and dead messages are tried again, with their tries set to 0: each has "
             "all its tries again. Items of a fan-out that are done stay done: only the others run.",
             word="rerun",
-            says=("Try one message again.", "Try many messages again, by ids or by filters."),
             orders=_ORDERS,
         ),
         Change(
@@ -82,20 +80,12 @@ CHANGES = {
             text="New, failed and dead messages become dead for good, with the reason as their "
             "error. Their objects continue with what is behind them.",
             word="skip",
-            says=(
-                "Discard one message: dead, with the reason as its error; its object continues.",
-                "Discard many messages, by ids or by filters.",
-            ),
         ),
         Change(
             kind="cancel",
             text="New and failed messages are dead at once. Running ones are asked to end: their "
             "instance sees that within a heartbeat.",
             word="cancel",
-            says=(
-                "Cancel one message, also a running one.",
-                "Cancel many messages, by ids or by filters.",
-            ),
         ),
         Change(
             kind="acknowledge",
@@ -103,10 +93,6 @@ CHANGES = {
             "help, and the failures. What they hold up, an object or a job, stays so until they "
             "are rerun or discarded. One that is rerun and dies again is not acknowledged.",
             word="acknowledge",
-            says=(
-                "Say that a dead message is known.",
-                "Say that many dead messages are known, by ids or by filters.",
-            ),
         ),
     )
 }
@@ -131,7 +117,6 @@ class OnThing(Write):
 
     what: str
     api: str
-    says: str
     force: str = ""
     counts: str = ""
     elsewhere: bool = False
@@ -156,7 +141,6 @@ ON_THINGS = {
             text="Its handlers do not start from the next heartbeat of each instance on. Those "
             "that run continue to their end. Messages behind one of this topic wait too.",
             api="POST /topics/{topic:path}/pause pause_topic",
-            says="Stop handlers of a topic from starting.",
         ),
         OnThing(
             kind="resume-topic",
@@ -164,7 +148,6 @@ ON_THINGS = {
             what="topic",
             text="Its handlers start again.",
             api="POST /topics/{topic:path}/resume resume_topic",
-            says="Resume a paused topic.",
         ),
         OnThing(
             kind="remove-limit",
@@ -174,7 +157,6 @@ ON_THINGS = {
             text="Its max_running and rate are forgotten, for a topic whose handlers declare none "
             "any more. An instance whose handler does declares them again.",
             api="DELETE /limits/{topic:path} delete_limit",
-            says="Forget the limits of a topic, until an instance declares them again.",
         ),
         OnThing(
             kind="release",
@@ -184,8 +166,6 @@ ON_THINGS = {
             force="it is alive: take its lease over, which takes as long as the lease (force)",
             counts="given back",
             api="POST /instances/{instance:path}/release release_instance",
-            says="Give back the messages of a dead instance; of a live one with force, which "
-            "takes as long as its lease.",
         ),
         OnThing(
             kind="pause-job",
@@ -193,14 +173,12 @@ ON_THINGS = {
             text="None of its messages starts from the next heartbeat of each instance on. Those "
             "that run continue to their end. Messages behind one of it wait too.",
             api="POST /jobs/{job_id}/pause pause_job",
-            says="Let no message of a job start.",
         ),
         OnThing(
             kind="resume-job",
             what="job",
             text="Its messages start again.",
             api="POST /jobs/{job_id}/resume resume_job",
-            says="Resume a paused job.",
         ),
         OnThing(
             kind="seal-job",
@@ -208,8 +186,6 @@ ON_THINGS = {
             text="All of its messages were sent: it completes when they have ended. For one whose "
             "producer has ended before it said so.",
             api="POST /jobs/{job_id}/seal seal_job",
-            says="Say that all messages of a job were sent, for a producer that has ended before "
-            "that.",
         ),
         OnThing(
             kind="cancel-job",
@@ -218,22 +194,18 @@ ON_THINGS = {
             "cancelled: new and failed messages are dead at once, running ones are asked to end.",
             counts="cancelled",
             api="POST /jobs/{job_id}/cancel cancel_job",
-            says="Cancel a job: it is sealed, sends no message, and what has not ended of it is "
-            "cancelled.",
         ),
         OnThing(
             kind="pause-schedule",
             what="schedule",
             text="It does not fire from now on. Messages that it has sent are handled.",
             api="POST /schedules/{name:path}/pause pause_schedule",
-            says="Let a schedule not fire from now on.",
         ),
         OnThing(
             kind="resume-schedule",
             what="schedule",
             text="It fires again, from its next tick on. Those of the pause are left out.",
             api="POST /schedules/{name:path}/resume resume_schedule",
-            says="Let a paused schedule fire again.",
         ),
         OnThing(
             kind="run-schedule",
@@ -242,7 +214,6 @@ ON_THINGS = {
             what="schedule",
             text="Its message is sent now. Its ticks do not change.",
             api="POST /schedules/{name:path}/run-now run_schedule_now",
-            says="Send the message of a schedule now; its ticks do not change.",
         ),
         OnThing(
             kind="delete-schedule",
@@ -251,7 +222,6 @@ ON_THINGS = {
             text="It is deleted from the table; its messages stay. A program that still declares "
             "it writes it again at its next start.",
             api="DELETE /schedules/{name:path} delete_schedule",
-            says="Delete a schedule from the table; its messages stay.",
         ),
         OnThing(
             kind="release-lock",
@@ -262,7 +232,6 @@ ON_THINGS = {
             "until then. A lock whose holder has died ends by itself.",
             force="it is held: take it away nevertheless (force)",
             api="POST /locks/{name:path}/release release_lock",
-            says="Take a lock away from its holder; needs force.",
         ),
     )
 }

@@ -252,7 +252,7 @@ def _add(change: Change, many: bool) -> None:
         f"POST /{word}" if many else f"POST /messages/{{msg_id}}/{word}",
         Repaired,
         name=f"{word}_messages" if many else f"{word}_message",
-        says=change.says[many],
+        says=f"{change.verb} {'many messages' if many else 'one message'}. {change.text}",
         role=change.role,
         body=body,
         tag="messages",

@@ -154,7 +154,7 @@ def _add(act: OnThing) -> None:
     part = place[place.index("{") + 1 : place.index("}")].partition(":")[0]
     body = ReleaseLock if act.what == "lock" else Release if act.force else calling.Why
 
-    @endpoint(place, Repaired, name=name, says=act.says, role=act.role, body=body)
+    @endpoint(place, Repaired, name=name, says=act.text, role=act.role, body=body)
     async def handler(call: ApiCall) -> Repaired | Progress:
         given = call.body.model_dump()
         about = await _about(call, act, part)

@@ -42,7 +42,7 @@ MOST_FIND = 200
 async def messages(site: Site, request: Request) -> Response:
     if text := request.query_params.get("find", "").strip():
         return await _find(request, site, text)
-    return await site.live(request, "messages.html", lambda: _listed(site, request))
+    return await site.live(request, "messages.html", lambda: _listed(site, request), live=True)
 
 
 async def _listed(site: Site, request: Request) -> dict[str, Any]:
