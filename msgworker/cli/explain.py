@@ -25,8 +25,6 @@ from msgworker.cli.output import (
     print_list,
     print_table,
     print_text,
-    print_with_name,
-    print_with_text,
     safe,
     since,
     styled,
@@ -179,7 +177,7 @@ def failures(call: Call, topic: str | None, job: int | None, limit: int) -> None
         but = f" that is not acknowledged, discarded or cancelled ({are})" if known else ""
         click.echo(f"nothing has failed in {safe(app.table.name)}{but}")
         return
-    print_with_text(FAILURE_COLUMNS, found, whole=True)
+    print_table(FAILURE_COLUMNS, found, "rest")
     if not found.complete:
         note(
             f"grouped: the newest {found.looked_at or 0:,} failed messages, the {len(found)} "
@@ -235,7 +233,7 @@ def lanes(call: Call, limit: int) -> None:
     if not found:
         click.echo(f"no object waits in {safe(app.table.name)}")
         return
-    print_with_text(lane_columns(app), found)
+    print_table(lane_columns(app), found, "text")
     if not found.complete:
         note(
             "more objects wait than are shown; these are blocked, have most messages or are oldest"
@@ -279,9 +277,7 @@ def instances(call: Call) -> None:
     """List live instances with their messages, and dead ones that still hold messages."""
     found = call.app.ops.instances()
     nothing = "no instance lives, and nothing is running"
-    print_list(
-        found, INSTANCE_COLUMNS, as_json=call.as_json, nothing=nothing, table=print_with_name
-    )
+    print_list(found, INSTANCE_COLUMNS, as_json=call.as_json, nothing=nothing, below="name")
     dead = sum(one.running for one in found if one.life not in (Life.LIVE, Life.FOREIGN))
     works = any(one.life is Life.LIVE and not one.stopped for one in found)
     if dead and not works and not call.as_json:

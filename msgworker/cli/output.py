@@ -306,9 +306,9 @@ class Column:
         return safe(getattr(row, self.of) if isinstance(self.of, str) else self.of(row))
 
 
-def print_table(columns: Sequence[Column], rows: Sequence[Any]) -> None:
-    """Aligned columns on stdout: truncated to the width of a terminal, never in a pipe."""
-    _print_cells(columns, _cells(columns, rows))
+Below = Literal["", "text", "rest", "name"]
+"""What a terminal that is too narrow shows below each row: nothing, so that columns are cut; the
+last column, cut to a line; the last ones, whole; or the first, a name to be copied."""
 
 
 def print_list(
@@ -318,7 +318,7 @@ def print_list(
     as_json: bool,
     nothing: str,
     as_dict: Callable[[Any], Any] = asdict,
-    table: Callable[[Sequence[Column], Sequence[Any]], None] = print_table,
+    below: Below = "",
 ) -> None:
     """A whole list: as JSON, or as a table. nothing: the text if it is empty."""
     if as_json:
@@ -326,43 +326,29 @@ def print_list(
     elif not rows:
         click.echo(nothing)
     else:
-        table(columns, rows)
+        print_table(columns, rows, below)
 
 
-def print_with_text(columns: Sequence[Column], rows: Sequence[Any], *, whole: bool = False) -> None:
-    """A table whose last column is a text: on a narrow terminal it is printed below its row.
-
-    whole: nothing is truncated; what does not fit is printed below its row in several lines.
-    """
-    cells, width = _cells(columns, rows), terminal_width()
-    natural, beside = _natural(columns, cells), len(columns) - 1
-    fits = sum(natural) + GAP * beside <= width if whole else width >= NARROW
-    if fits or not to_terminal():
+def print_table(columns: Sequence[Column], rows: Sequence[Any], below: Below = "") -> None:
+    """Aligned columns on stdout: fitted to the width of a terminal, never cut in a pipe."""
+    cells = [[column.cell(row) for column in columns] for row in rows]
+    natural, width, gaps = _natural(columns, cells), terminal_width(), len(columns) - 1
+    fits = {
+        "text": width >= NARROW,
+        "rest": sum(natural) + GAP * gaps <= width,
+        "name": sum(fitted(columns, natural, width - gaps)) <= width - gaps,
+    }
+    if not to_terminal() or fits.get(below, True):
         _print_cells(columns, cells)
         return
-    if whole:
-        while beside > 1 and sum(natural[:beside]) + beside - 1 > width:
-            beside -= 1
-        below = [_below(row[beside:], width) for row in cells]
+    kept = slice(1, None) if below == "name" else slice(gaps)
+    while below == "rest" and kept.stop > 1 and sum(natural[kept]) + kept.stop - 1 > width:
+        kept = slice(kept.stop - 1)
+    if below == "text":
+        told = [_cut(f"{INDENT}{row[-1]}".rstrip(), width) for row in cells]
     else:
-        below = [_cut(f"{INDENT}{row[-1]}".rstrip(), width) for row in cells]
-    _print_cells(columns[:beside], [row[:beside] for row in cells], below)
-
-
-def print_with_name(columns: Sequence[Column], rows: Sequence[Any]) -> None:
-    """A table whose first column is a name to be copied: never truncated. On a
-    terminal that is too narrow it is printed below its row."""
-    cells, width = _cells(columns, rows), terminal_width()
-    room = width - (len(columns) - 1)
-    if not to_terminal() or sum(fitted(columns, _natural(columns, cells), room)) <= room:
-        _print_cells(columns, cells)
-    else:
-        below = [_below(row[:1], width) for row in cells]
-        _print_cells(columns[1:], [row[1:] for row in cells], below)
-
-
-def _cells(columns: Sequence[Column], rows: Sequence[Any]) -> list[list[str]]:
-    return [[column.cell(row) for column in columns] for row in rows]
+        told = [_below(row[:1] if below == "name" else row[kept.stop :], width) for row in cells]
+    _print_cells(columns[kept], [row[kept] for row in cells], told)
 
 
 def _below(cells: Sequence[str], width: int) -> str:

@@ -14,7 +14,6 @@ from msgworker.cli.options import (
     Call,
     asks_for_dead,
     filters,
-    id_in_range,
     limited,
     of_group,
     on_table,
@@ -30,8 +29,8 @@ from msgworker.cli.output import (
     note,
     print_block,
     print_json,
+    print_table,
     print_text,
-    print_with_text,
     safe,
     since,
     styled,
@@ -85,7 +84,7 @@ def print_items(info: MessageInfo) -> None:
     click.echo(f"items: {items_text(items, running=info.status is State.PROCESSING)}")
     if not items.listed:
         return
-    print_with_text(ITEM_COLUMNS, items.listed, whole=True)
+    print_table(ITEM_COLUMNS, items.listed, "rest")
     more = items.done + items.failed - len(items.listed)
     if more > 0:
         click.echo(f"  and {more:,}{'' if items.complete else '+'} more")
@@ -135,7 +134,7 @@ def items_dict(items: Items | None) -> dict[str, Any] | None:
 def list_(call: Call, after: int | None, since: str | None, **asked: Any) -> int:
     """List messages by filter, the oldest first."""
     asks_for_dead(asked)
-    asked |= {"after": id_in_range(after), "since": instant_of(since)}
+    asked |= {"after": after, "since": instant_of(since)}
     found: Found[MessageInfo] = call.app.ops.find(**asked)
     if call.as_json:
         page = {"messages": [as_dict(info) for info in found]}
@@ -145,7 +144,7 @@ def list_(call: Call, after: int | None, since: str | None, **asked: Any) -> int
     if not found and found.complete:
         raise NothingMatched("no message matches")
     if found:
-        print_with_text(list_columns(call.app), found)
+        print_table(list_columns(call.app), found, "text")
     if not found:
         note(f"no message matches so far; continue with: {more}")
     elif not found.complete:
@@ -249,7 +248,7 @@ def show(call: Call, msg_id: str, all_: bool, items: int) -> None:
         print_block(info.last_error)
     if info.tries:
         click.echo("failed tries")
-        print_with_text(TRY_COLUMNS, info.tries, whole=True)
+        print_table(TRY_COLUMNS, info.tries, "rest")
         print_traces(info.tries, whole=all_)
     if info.items is not None:
         print_items(info)
@@ -355,7 +354,7 @@ def audit(call: Call, msg_id: str | None, limit: int) -> int:
         whose = "on this table" if number is None else f"to message {number}"
         raise NothingMatched(f"nothing was done {whose}")
     if number is None:
-        print_with_text(AUDIT_COLUMNS, found)
+        print_table(AUDIT_COLUMNS, found, "text")
         return 0
     for entry in found:
         print_text(line_of(entry), rest="    ")

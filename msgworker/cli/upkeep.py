@@ -16,7 +16,6 @@ from msgworker.cli.output import (
     age,
     note,
     print_list,
-    print_with_text,
     safe,
     since,
     when,
@@ -125,8 +124,6 @@ def purge(call: Call, older_than: str | None, **given: Any) -> int:
     operation, rate = operation_of(given), rate_of(given)
     if (older_than is None) == (operation is None):
         raise Usage("give --older-than, such as 30d, or --operation")
-    if operation is not None and any(given.values()):
-        raise Usage("--operation continues with the original selection; give no other one")
     archives, app = given["archive_to"] is not None, call.app
     done = carry_out(
         app,
@@ -224,7 +221,7 @@ def schedules(call: Call, action: str | None, name: str | None) -> None:
             SCHEDULE_COLUMNS,
             as_json=call.as_json,
             nothing="there is no schedule",
-            table=print_with_text,
+            below="text",
         )
         return
     method, word, already = ACTIONS[action]

@@ -29,27 +29,3 @@ from msgworker.config.values import (
     setting_text,
     whole,
 )
-
-__all__ = [
-    "BACKOFF_SECONDS",
-    "HISTORY_SECONDS",
-    "MAX_PROCESSES",
-    "MAX_THREADS",
-    "MAX_TRIES",
-    "SETTINGS",
-    "YEAR_SECONDS",
-    "Configuration",
-    "Keywords",
-    "Settings",
-    "as_id",
-    "as_instant",
-    "fill",
-    "flag_of",
-    "id_of",
-    "load",
-    "nearest",
-    "number",
-    "seconds",
-    "setting_text",
-    "whole",
-]

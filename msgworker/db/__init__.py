@@ -152,6 +152,7 @@ from msgworker.db.errors import (
     Fate,
     by_trouble,
     follows,
+    ignoring,
     is_of_the_session,
     is_overtime,
     is_time_limit,

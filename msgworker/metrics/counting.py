@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from msgworker import events
 from msgworker.latency import RAN, WAITED, bucket
 from msgworker.processlock import ProcessLock
-from msgworker.schedules import Schedule
 from msgworker.store.history import MOST_TOPICS, OTHERS, countable
+
+if TYPE_CHECKING:
+    from msgworker import App
 
 Kind = Literal["counter", "gauge", "histogram"]
 BATCHES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
@@ -194,20 +196,7 @@ class Known(NamedTuple):
     running: int = 0
 
 
-class CountedApp(Subscribes, Protocol):
-    """An App."""
-
-    @property
-    def topics(self) -> Collection[str] | None: ...
-
-    @property
-    def schedules(self) -> Sequence[Schedule]: ...
-
-    @property
-    def load(self) -> tuple[int, int]: ...
-
-
-def known_of(app: CountedApp) -> Known:
+def known_of(app: App) -> Known:
     """Of the instances of an App in this process."""
     return Known(app.topics or (), [one.name for one in app.schedules], *app.load)
 

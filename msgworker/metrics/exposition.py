@@ -38,6 +38,7 @@ from msgworker.queries.counts import Overview, TopicInfo
 from msgworker.store.history import MOST_TOPICS, OTHERS, countable
 
 if TYPE_CHECKING:
+    from msgworker import App
     from msgworker.ops import Ops
 
 MOST_SCRAPES = 16
@@ -266,7 +267,7 @@ class Scrapes:
     """Metrics of a process that may never be asked for them: counts events from the first scrape
     on."""
 
-    def __init__(self, app: counting.CountedApp, ops: Callable[[], Ops]) -> None:
+    def __init__(self, app: App, ops: Callable[[], Ops]) -> None:
         self._app = app
         self._known = partial(known_of, app)
         self._ops = ops

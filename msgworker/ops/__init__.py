@@ -24,28 +24,6 @@ if typing.TYPE_CHECKING:
     from msgworker.store.controls import Pause, PausedJob
     from msgworker.store.tries import Try
 
-__all__ = [
-    "AuditEntry",
-    "Count",
-    "Edited",
-    "Explanation",
-    "Failures",
-    "Finding",
-    "Found",
-    "Hold",
-    "InstanceInfo",
-    "JobInfo",
-    "JobState",
-    "LaneInfo",
-    "MessageInfo",
-    "Operation",
-    "Ops",
-    "Pause",
-    "PausedJob",
-    "Repaired",
-    "Try",
-]
-
 _HOMES = {
     "AuditEntry": "store.audit",
     "Count": "queries.counts",

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import uuid
-from collections.abc import Callable, Container, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -18,7 +17,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from msgworker.config import HISTORY_SECONDS, YEAR_SECONDS, seconds, whole
 from msgworker.config.values import renamed
-from msgworker.db import Trouble, connecting, instant_ago, reason_of, trouble, writing
+from msgworker.db import Trouble, connecting, ignoring, instant_ago, reason_of, trouble, writing
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.message import State
 from msgworker.ops.looks import Clock, check_since, check_text, filter_of
@@ -116,25 +115,15 @@ def purge_all(op: RecordedOperation, t: Tables, old: Old, into: Archive | None) 
     op.over_all(page, work, after=op.last_id, full=PAGE)
 
 
-@contextmanager
-def _if_possible() -> Iterator[None]:
-    """What cannot be deleted now is left to the instances, and to the next purge."""
-    try:
-        yield
-    except DBAPIError as error:
-        if trouble(error) not in (Trouble.AGAIN, Trouble.REFUSED):
-            raise
-
-
 def forget(engine: sa.Engine, t: Tables, before: datetime, keep_seconds: float) -> None:
     """Delete what is older of the history for charts, an hour of it in a transaction; and jobs that
     have completed before this instant and have no message left."""
-    with _if_possible():
+    with ignoring(Trouble.AGAIN, Trouble.REFUSED):
         more = HISTORY.is_there(t)
         while more:
             with writing(engine) as conn:
                 more = history.forget(conn, t, keep_seconds) > 0
-    with _if_possible():
+    with ignoring(Trouble.AGAIN, Trouble.REFUSED):
         after: int | None = 0 if jobs.is_there(t) else None
         while after is not None:
             with writing(engine) as conn:
@@ -150,7 +139,7 @@ def sweep(engine: sa.Engine, t: Tables) -> None:
     with connecting(engine) as conn:
         begins = purge.begins(conn, t)
     for table, name, after in begins:
-        with _if_possible():
+        with ignoring(Trouble.AGAIN, Trouble.REFUSED):
             for _ in range(SWEPT):
                 with writing(engine) as conn:
                     last = purge.sweep(conn, t, table, name, after=after, rows=SWEPT_ROWS)

@@ -13,10 +13,9 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
-from sqlalchemy.exc import DBAPIError
 
 from msgworker import db
-from msgworker.db import Trouble, trouble
+from msgworker.db import Trouble, ignoring
 from msgworker.message import ACKNOWLEDGED, CANCELLED, DISCARDED, LATER, State, plain_error, word_of
 from msgworker.payload import is_text, quoted, shortened, shown
 from msgworker.schema.rule import Rule
@@ -279,13 +278,10 @@ def _acts(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, list[ByO
         of_ours = (o.c.table_name == t.label, o.c.kind.in_(("rerun", "discard", "cancel", "edit")))
         return query.where(t.among(a.c.msg_id), *of_ours).order_by(a.c.changed_at, a.c.op_id)
 
-    try:
+    with ignoring(Trouble.REFUSED):
         for portion in t.portions(ids):
             for msg_id, *act in conn.execute(t.built("acts_of", build), {"mw_ids": portion}):
                 found[msg_id].append(ByOperator(*act))
-    except DBAPIError as error:
-        if trouble(error) is not Trouble.REFUSED:
-            raise
     return found
 
 

@@ -25,7 +25,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, bindparam
 from sqlalchemy.exc import DBAPIError
 
 from msgworker.counted import plural
-from msgworker.db import Trouble, connecting, now, now_plus, trouble, writing
+from msgworker.db import Trouble, connecting, ignoring, now, now_plus, trouble, writing
 from msgworker.errors import ConfigError, RuleChanged, SchemaError
 from msgworker.message import Status, ends_at
 from msgworker.store import lease, recover
@@ -399,12 +399,9 @@ def _worked(conn: Connection, t: Tables) -> bool:
             continue
         name = table.c.table_name
         query = sa.select(name).where(name == bindparam("mw_table")).limit(1)
-        try:
+        with ignoring(Trouble.REFUSED):
             if conn.execute(query, {"mw_table": t.label}).first() is not None:
                 return True
-        except DBAPIError as error:
-            if trouble(error) is not Trouble.REFUSED:
-                raise
     return False
 
 

@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
-from sqlalchemy.exc import DBAPIError
 
-from msgworker.db import Trouble, beginning, now, real_instant, trouble
+from msgworker.db import Trouble, beginning, ignoring, now, real_instant
 from msgworker.message import CANCELLED, State, Status, ends_at, word_of
 from msgworker.store.rows import ME
 from msgworker.table import CANCEL, JOB_TABLE, LIMIT, LONGEST_ID, PAUSE, Cols, Tables, lit
@@ -159,12 +158,9 @@ def paused_jobs(conn: Connection, t: Tables, *, job_id: int | None = None) -> li
     query = query.order_by(c.job_id.desc()).limit(MOST_JOBS)
     if job_id is not None:
         query = query.where(c.job_id == sa.literal(job_id, sa.BigInteger()))
-    try:
+    with ignoring(Trouble.REFUSED):
         return [PausedJob(int(row[0]), *row[1:]) for row in conn.execute(query)]
-    except DBAPIError as error:
-        if trouble(error) is not Trouble.REFUSED:
-            raise
-        return []
+    return []
 
 
 def _paused_jobs(t: Tables) -> sa.Select[Any]:
@@ -282,13 +278,10 @@ def _asked(t: Tables, row: Any) -> Asked:
 def request_of(conn: Connection, t: Tables, msg_id: int) -> Request | None:
     """The request to cancel a message that is not settled, for operators; None too where it cannot
     be read. `conn` commits each statement."""
-    try:
+    with ignoring(Trouble.REFUSED):
         found = requests(conn, t, [msg_id])
-    except DBAPIError as error:
-        if trouble(error) is not Trouble.REFUSED:
-            raise
-        return None
-    return found[0].request if found and not found[0].over else None
+        return found[0].request if found and not found[0].over else None
+    return None
 
 
 def running(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, tuple[str | None, int]]:

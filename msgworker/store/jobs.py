@@ -21,9 +21,8 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
-from sqlalchemy.exc import DBAPIError
 
-from msgworker.db import Trouble, UtcDateTime, now, trouble
+from msgworker.db import Trouble, UtcDateTime, ignoring, now
 from msgworker.message import DEFAULT_TOPIC, State, Status
 from msgworker.payload import encode
 from msgworker.store.bounded import SCAN, Capped, discarded, in_state, object_of
@@ -367,13 +366,10 @@ def readable(conn: Connection, t: Tables) -> Tables:
     statement."""
     if not is_there(t):
         return t
-    try:
+    with ignoring(Trouble.REFUSED):
         conn.execute(sa.select(JOB_TABLE.of(t).c.job_id).limit(ONE)).all()
-    except DBAPIError as error:
-        if trouble(error) is not Trouble.REFUSED:
-            raise
-        return replace(t, missing=t.missing | {JOB_TABLE.name})
-    return t
+        return t
+    return replace(t, missing=t.missing | {JOB_TABLE.name})
 
 
 def holds_up(t: Tables, c: Cols) -> list[ColumnElement[bool] | None]:

@@ -22,7 +22,6 @@ from msgworker.cli.output import (
     fitted,
     print_json,
     print_table,
-    print_with_text,
     visible,
 )
 from msgworker.db import without
@@ -67,7 +66,7 @@ def test_a_whole_row_is_cut_nowhere_however_long_the_name_in_it(
     titles = ("NO", "HOW", "INSTANCE", "ERROR")
     columns = [Column(title, itemgetter(at)) for at, title in enumerate(titles)]
     instance = "vm-1234567-e1fc000a3da3460c"
-    print_with_text(columns, [(1, "failed", instance, "E: no"), (2, "x" * 12, "a", "")], whole=True)
+    print_table(columns, [(1, "failed", instance, "E: no"), (2, "x" * 12, "a", "")], "rest")
     text = capsys.readouterr().out
     assert instance in text
     assert "E: no" in text

@@ -397,7 +397,7 @@ class LimitPoller:
 
     def starts_in(self) -> float | None:
         """Seconds until a message of a limited topic may start, 0 = try now; None = none may until
-        another instance ends one."""
+        another instance ends one, or what was found is free."""
         now, ahead = self._clock(), list[float]()
         for one in map(self._topic, self._handled):
             if one.waits in (TopicWaits.NO, TopicWaits.LOCK):
