@@ -8,6 +8,7 @@ fan_out     the items of one message over threads or an executor, and their reco
 settling    outcomes are written in batches, until it is known what was written
 liveness    the id and the lease of this instance, and the recovery of others
 worker      start, run, drain and stop an instance; the report of a drain
+counting    the messages left when a drain has ended, and how long their count may take
 instance    builds the roles; the order of start and stop
 role        the loop of a thread, and its outages
 state       what an instance is given, what its roles share

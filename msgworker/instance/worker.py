@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 import time
@@ -12,10 +11,11 @@ from dataclasses import dataclass, field, replace
 from shlex import quote
 
 from msgworker.counted import plural
-from msgworker.db import Trouble, connecting, outage_pause, trouble
+from msgworker.db import connecting
 from msgworker.errors import ExitCode, MsgworkerError, RuleChanged
 from msgworker.instance.claiming.loop import Drain
-from msgworker.instance.instance import AT_EXIT, GIVE_UP_SECONDS, TICK_SECONDS, Instance
+from msgworker.instance.counting import Patience, left_within, patience_of
+from msgworker.instance.instance import AT_EXIT, TICK_SECONDS, Instance
 from msgworker.instance.observers import Tally
 from msgworker.instance.state import Setup
 from msgworker.instance.stop import (
@@ -170,17 +170,17 @@ def report_of(
     begun: float,
     *,
     lost: bool = False,
-    outage_limit: float = 0.0,
+    patience: Patience | None = None,
     counts_left: bool = True,
     within: Slice | None = None,
 ) -> Report:
     """The counts since `begun` (monotonic), and the messages left. lost: the database is lost; it
-    also counts as lost if it cannot be reached now for `outage_limit` seconds. within: the slice
-    that the instance claims from; None = all."""
+    also counts as lost if they cannot be counted with this `patience`; None = one try, in this
+    thread. within: the slice that the instance claims from; None = all."""
     shared, exhausted = instance.shared, instance.fetcher.exhausted
     found = None if lost else Left()
     if counts_left and not lost:
-        found = _left_within(instance, within, outage_limit)
+        found = left_within(instance, within, patience)
     tally = instance.tally
     report = Report(
         done=tally.done,
@@ -199,24 +199,6 @@ def report_of(
     for line in complaints(report, found):
         shared.log.warning(line, extra={"event": Said.DRAIN_LEFT})
     return report
-
-
-def _left_within(instance: Instance, within: Slice | None, seconds: float) -> Left | None:
-    """The messages left; None if the database stays unreachable for so many seconds."""
-    until, setup, shared = time.monotonic() + seconds, instance.setup, instance.shared
-    for attempt in itertools.count(1):
-        try:
-            with shared.connector.once() as link, link.statement() as conn:
-                tables = asking_jobs(setup.tables, shared.controls.paused)
-                return left(conn, tables, setup.asked(shared.identity.ids, within))
-        except Exception as error:
-            kind, over = trouble(error), time.monotonic() >= until
-            if kind is not Trouble.LOST and (kind is not Trouble.AGAIN or over):
-                raise
-        if time.monotonic() >= until:
-            return None
-        time.sleep(outage_pause(attempt))
-    raise AssertionError("unreachable")
 
 
 def complaints(report: Report, found: Left) -> Iterator[str]:
@@ -563,14 +545,12 @@ class Worker(Working):
                     break
                 instance.fetcher.over.wait(0.05)
             within = instance.fetcher.finder.reach
-        if deadline is not None:
-            rest = max(GIVE_UP_SECONDS, deadline - time.monotonic())
-            outage_limit = min(outage_limit, rest)
+        asked = self._stop_request
         return report_of(
             instance,
             begun,
             lost=lost,
-            outage_limit=outage_limit,
+            patience=patience_of(instance, asked, outage_limit, deadline),
             counts_left=self.counts_left,
             within=within,
         )

@@ -15,6 +15,8 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, Context, Message, db
+from msgworker.events import InstanceStopped
+from msgworker.instance import counting
 from msgworker.instance import instance as instance_module
 from msgworker.instance.stop import StopOnce
 from tests.support.leases import leases
@@ -122,6 +124,38 @@ def test_a_stop_ends_a_start_that_waits_for_a_lock(app, table, monkeypatch):
     worker.start()
     until(lambda: table.statuses == [2], "it is handled")
     assert worker.stop() is True
+
+
+@pytest.mark.requires("sessions")
+@pytest.mark.parametrize("how", ["stopped", "at its end", "stopped at its end"])
+def test_a_drain_does_not_wait_for_what_is_locked_to_count_what_is_left(app, how, monkeypatch):
+    """Stopped: for as long as a stop may take. At its end: as long as for an outage."""
+    lock = LOCKS.get(app.engine.dialect.name)
+    if lock is None:
+        pytest.skip("its lock is not tried")
+    monkeypatch.setattr(counting, "GIVE_UP_SECONDS", 0.5)
+    monkeypatch.setattr(counting, "LAST_COUNT_SECONDS", 0.1)
+    app.add_handler("t", lambda msg: worker.ask() if how == "stopped" else None)
+    worker = app.worker(threads=1)
+    send(app, "a", "b")
+    with app.engine.connect() as conn:
+        locked = threading.Event()
+
+        def stopped(event: InstanceStopped) -> None:
+            conn.execute(sa.text(lock.format(app.tables.message.name)))
+            locked.set()
+
+        app.on("InstanceStopped", stopped)
+        limit = 0.5 if how == "at its end" else 60.0
+        report = in_thread(lambda: worker.drain(linger=0, outage_limit=limit))
+        assert locked.wait(60)
+        if how == "stopped at its end":
+            worker.ask()
+        begun = time.monotonic()
+        assert report().database_lost
+        assert time.monotonic() - begun < 30
+        conn.invalidate()
+    until(lambda: threads_of_ours() == [], "what it left has ended")
 
 
 @pytest.mark.parametrize("options", [{}, {"batch": 5}], ids=["plain", "batch"])
