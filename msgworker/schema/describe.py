@@ -337,7 +337,7 @@ def read(
     if described is None:
         described = inspector.get_columns(spec.bare_name, schema=spec.schema)
     every = {str(c["name"]): _column(c) for c in described}
-    names, table = live_names(spec, every), bare(spec)
+    names, table = live_names(spec, kinds_of(described)), bare(spec)
     ids, guard = names.get("object_id", ""), spec.index_name("guard")
     traits = db.traits_of(conn, table, object_id=ids, guard=guard)
     changed: dict[str, dict[str, Any]] = {

@@ -526,9 +526,14 @@ def build_tables(
     return tables
 
 
-def live_names(spec: MessageTable, present: Iterable[str]) -> dict[str, str]:
-    """Role -> name of the column as it is in the database."""
-    return found_in(present, spec.names())
+def live_names(spec: MessageTable, present: Mapping[str, TypeEngine[Any]]) -> dict[str, str]:
+    """Role -> name of the column as it is in the database. present: the type of each. A column
+    `shard` that holds no numbers is another's, which `App.send` must not write."""
+    found = found_in(present, spec.names())
+    kind = present.get(found.get("shard", ""))
+    if not (kind is None or isinstance(kind, (*db.NUMBERS, sa.types.NullType))):
+        del found["shard"]
+    return found
 
 
 def _column(

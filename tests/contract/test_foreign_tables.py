@@ -12,7 +12,7 @@ from tenacity.wait import wait_none
 
 from msgworker import ConfigError, Context, Message, MessageTable
 from tests.support.rows import Table, send
-from tests.support.tables import OTHER_NAMES, SEED, seed_table
+from tests.support.tables import OTHER_NAMES, SEED, make_table, seed_table
 from tests.support.waiting import until
 from tests.support.watching import Watch, breathe
 
@@ -109,6 +109,18 @@ def test_send_into_the_seed_s_table(database, make_app):
     with app.engine.begin() as conn:
         assert app.send_many(conn, "t", [(None, "b"), (None, "a")]) == 2
     assert app.drain(linger=0).done == 5
+
+
+@pytest.mark.requires("common_sql")
+def test_a_column_shard_that_holds_texts_is_theirs(database, make_app):
+    make_table(database, shard="VARCHAR(20) DEFAULT 'eu-west'")
+    app = make_app(table=MessageTable("tb"))
+    app.create_schema()
+    app.add_handler(None, lambda msg: None)
+    send(app, "a", None, topic="default")
+    assert app.drain(linger=0).done == 2
+    with app.engine.connect() as conn:
+        assert conn.exec_driver_sql("SELECT DISTINCT shard FROM tb").all() == [("eu-west",)]
 
 
 @pytest.mark.requires("common_sql")
