@@ -262,9 +262,10 @@ def traits_of(
     found = _rows(conn, " UNION ALL ".join(queries), table, known)
     if found is None:  # an older server lacks some: query each separately
         found = [row for part in queries for row in _rows(conn, part, table, known) or ()]
-    traits = []
+    traits, collation = [], ""
     for kind, named, text in found:
         if kind == "table":  # its CREATE TABLE
+            collation = collation_in(str(text), object_id)
             traits += [Trait("check", "", check) for check in checks_in(str(text))]
             if _STRICT.search(str(text)):
                 traits.append(Trait("layout", str(named), "strict"))
@@ -272,6 +273,8 @@ def traits_of(
                 traits.append(Trait("reused", str(named), ""))
         elif not database.is_not_null(str(text)):
             traits.append(Trait(kind, str(named), str(text)))
+    if collation:  # behind that of the guard
+        traits.append(Trait("compare", object_id, collation))
     return traits
 
 
@@ -312,6 +315,28 @@ def checks_in(statement: str) -> Iterator[str]:
             depth -= 1
         elif not begun:
             wanted = text.upper() == "CHECK"
+
+
+def collation_in(statement: str, column: str) -> str:
+    """The collation that a CREATE TABLE names for a column; "" = it names none."""
+    depth, begins, ours, wanted = 0, False, False, False
+    for token in _TOKEN.finditer(statement):
+        text = token[0]
+        if text.isspace() or text.startswith(("--", "/*")):
+            continue
+        bare = text[1:-1] if text[0] in "'\"`[" else text
+        if text in "()":
+            depth += 1 if text == "(" else -1
+            begins = begins or (depth == 1 and text == "(" and not ours)
+        elif depth == 1 and text == ",":
+            begins, ours = True, False
+        elif begins:
+            ours, begins = bare.lower() == column.lower(), False
+        elif ours and depth == 1:
+            if wanted:
+                return bare
+            wanted = text.upper() == "COLLATE"
+    return ""
 
 
 def refused_by(

@@ -178,6 +178,8 @@ class IdSource:
 def printing(dialect: sa.Dialect) -> sa.Dialect:
     """The same for statements that are printed, or run as they are written: with each percent sign
     once, which drivers that format their parameters want twice."""
+    if dialect.paramstyle not in ("format", "pyformat"):
+        return dialect
     plain = copy.copy(dialect)
     plain.paramstyle = "named"
     plain.identifier_preparer = plain.preparer(plain)

@@ -267,7 +267,8 @@ def _walk(p: Subject, t: Tables, guarded: bool) -> _Seen:
     if not guarded:
         owner = sa.null() if c.claimed_by is None else c.claimed_by
         # As the guard compares them.
-        key = p.database.folded(c.object_id, t.fold) if t.fold else t.object_key(c)
+        fold = None if p.as_is is None or p.as_is.fold == "unknown" else p.as_is.fold
+        key = p.database.folded(c.object_id, fold) if fold else t.object_key(c)
     query = sa.select(c.msg_id, key, c.status, owner).where(t.within(c, strange))
     query = query.order_by(c.msg_id.desc())
     top = bounded.MOST

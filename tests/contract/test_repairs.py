@@ -444,3 +444,26 @@ def test_a_percent_sign_in_a_name_is_printed_as_it_is(request, on):
     ran: list[Any] = []
     app.handler(None)(lambda message: ran.append(message.msg_id))
     assert (app.drain(linger=0.1).done, ran) == (1, [1])
+
+
+@pytest.mark.parametrize(
+    ("on", "kind", "other"),
+    [
+        ("sqlite", "TEXT COLLATE NOCASE", "A"),
+        ("sqlite", "VARCHAR(40) CHECK (length(object_id) < 9) COLLATE 'RTRIM'", "a "),
+        ("mariadb", "VARCHAR(40) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci", "A"),
+    ],
+)
+def test_running_rows_that_a_collation_makes_one_object_are_found_without_a_guard(
+    request, on, kind, other
+):
+    database = request.getfixturevalue(on)
+    make_table(database, object_id=kind)
+    run(database, f"INSERT INTO tb (object_id, status) VALUES ('a', 1), ('{other}', 1)")
+    app = App(database.url, table=TABLE)
+    with pytest.raises(SchemaError, match="prints how to fix them"):
+        app.create_schema()
+    run(database, *(one for told in needed(app) for one in told.fix if told.check == "rows"))
+    app.create_schema()
+    assert needed(app) == []
+    assert statuses(app, "tb") == {1: 1, 0: 1}
