@@ -111,7 +111,6 @@ def test_send_into_the_seed_s_table(database, make_app):
     assert app.drain(linger=0).done == 5
 
 
-@pytest.mark.requires("common_sql")
 def test_a_column_shard_that_holds_texts_is_theirs(database, make_app):
     make_table(database, shard="VARCHAR(20) DEFAULT 'eu-west'")
     app = make_app(table=MessageTable("tb"))
