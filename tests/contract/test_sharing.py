@@ -10,7 +10,7 @@ import pytest
 
 from msgworker import App
 from msgworker.clock import clock
-from msgworker.instance.claiming import search
+from msgworker.instance.claiming import heads, search
 from msgworker.instance.claiming.heads import Wanted
 from msgworker.instance.claiming.search import TableSearch
 from msgworker.instance.running.in_flight import Execution
@@ -119,8 +119,10 @@ class Sharing:
             return found
 
         monkeypatch.setattr(candidates, name, counted)
-        # However slow the machine is: a look that took long looks past its share the next time.
+        # However slow the machine is: a look that took long looks past its share the next time, and
+        # so does one after a second, when all is forgotten.
         monkeypatch.setattr(search, "PASSING_SECONDS", 10.0)
+        monkeypatch.setattr(heads, "FORGET_SECONDS", 600.0)
 
     def look(self, slot: int, want: int = 40) -> list[int]:
         with self.app.engine.connect() as conn:
