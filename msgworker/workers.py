@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import Counter
@@ -110,6 +111,7 @@ class Workers(Working):
     def __init__(self, workers: Mapping[str, Worker]) -> None:
         self._workers = dict(workers)
         self._parts: list[_Part] = []
+        self._pid = 0  # whose threads they are
         self._asked = StopRequest()
         self._lock = ProcessLock()
 
@@ -209,7 +211,8 @@ class Workers(Working):
     # ------------------------------------------------------------ all at once
 
     def _refuse_twice(self) -> None:
-        if self._parts or any(self.instance_ids.values()):
+        here = self._parts and self._pid == os.getpid()  # not those of the parent of a fork
+        if here or any(self.instance_ids.values()):
             raise MsgworkerError("these workers run already; create other ones")
 
     def _go(self, work: Callable[[_Part], Report | None], *, signals: bool) -> list[_Part]:
@@ -217,7 +220,7 @@ class Workers(Working):
         with self._lock:
             self._refuse_twice()
             parts = [_Part(name, worker, work) for name, worker in self._workers.items()]
-            self._parts, asked = parts, StopRequest()
+            self._parts, self._pid, asked = parts, os.getpid(), StopRequest()
             self._asked = asked
         try:
             with Signals(asked) if signals else nullcontext():

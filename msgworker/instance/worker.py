@@ -280,7 +280,7 @@ class Worker(Working):
     def __init__(self, make_setup: Callable[[], Setup], *, look: Callable[[], Setup]) -> None:
         # For the package and the tests of it; no part of the public contract.
         self.make_setup = make_setup
-        self.instance: Instance | None = None
+        self._instance: Instance | None = None
         self._starting: Instance | None = None
         self._look = look  # as `make_setup`, but changes nothing
         self._lock = ProcessLock()  # a signal handler may interrupt a start
@@ -294,20 +294,36 @@ class Worker(Working):
         """Whether a drain counts the messages left; with several processes the parent does."""
 
     @property
+    def instance(self) -> Instance | None:
+        # For the package and the tests of it: the running one. That of the parent of a fork, of
+        # whose threads this process has none, does not run here.
+        instance = self._instance
+        if instance is not None and instance.setup.pid != os.getpid():
+            instance = self._instance = None
+        return instance
+
+    @instance.setter
+    def instance(self, instance: Instance | None) -> None:
+        self._instance = instance
+
+    @property
     def instance_id(self) -> str | None:
         """The id of the running instance, None while stopped."""
-        return self.instance.shared.identity.id if self.instance else None
+        instance = self.instance
+        return None if instance is None else instance.shared.identity.id
 
     @property
     def paused(self) -> frozenset[str]:
         """The topics that are paused, as last read from the database."""
-        paused = self.instance.shared.controls.paused if self.instance else frozenset[str]()
+        instance = self.instance
+        paused = frozenset[str]() if instance is None else instance.shared.controls.paused
         return paused - {JOB_PAUSED}
 
     @property
     def tally(self) -> Tally:
         """The counts of the running instance."""
-        return self.instance.tally if self.instance else Tally()
+        instance = self.instance
+        return Tally() if instance is None else instance.tally
 
     def start(self) -> None:
         """Start the instance's threads and return at once.
@@ -325,7 +341,7 @@ class Worker(Working):
         self, drain: Drain | None, *, request: StopRequest | None, grace: float = GRACE
     ) -> Instance:
         with self._lock:
-            if self._here() is not None:
+            if self.instance is not None:
                 raise MsgworkerError("this worker runs already; use another one beside it")
             self._stop_request = request or StopRequest()
             self.error = None
@@ -339,13 +355,6 @@ class Worker(Working):
                     AT_EXIT.discard(instance)
             finally:
                 self._starting = None
-        return instance
-
-    def _here(self) -> Instance | None:
-        """The running instance, if it runs in this process and not in the parent of a fork."""
-        instance = self.instance
-        if instance is not None and instance.setup.pid != os.getpid():
-            instance = self.instance = None
         return instance
 
     def _started(self, drain: Drain | None, grace: float) -> Instance:
@@ -383,7 +392,7 @@ class Worker(Working):
         """
         self._ask(grace)
         with self._lock:  # a start that is under way ends first
-            instance = self._here()
+            instance = self.instance
         if instance is None:
             return True
         if instance.is_within:
@@ -402,7 +411,7 @@ class Worker(Working):
         """Request a stop of the running instance, or of the one that starts, and of the thread that
         waits for it."""
         request = self._stop_request
-        instance = self._here() or self._starting
+        instance = self.instance or self._starting
         if instance is not None:
             instance.limit_grace(grace)
             instance.stop_request.stop()
@@ -412,7 +421,7 @@ class Worker(Working):
     @property
     def is_within(self) -> bool:
         """Whether this thread is one of the running instance, such as that of a handler."""
-        instance = self._here()
+        instance = self.instance
         return instance is not None and instance.is_within
 
     def _stopped(self, instance: Instance) -> None:
@@ -483,7 +492,7 @@ class Worker(Working):
         """Claim now instead of at the next poll. Does nothing in a forked child: it has none of the
         worker's threads, one of which may have held the event's lock at the fork."""
         instance = self.instance
-        if instance is not None and instance.setup.pid == os.getpid():
+        if instance is not None:
             instance.fetcher.wake()
 
     def run(

@@ -186,6 +186,38 @@ with app.worker(threads=1) as w:
     assert table.statuses == [2, 2, 2], done.stderr
 
 
+# On PostgreSQL: where a thread of the parent is within SQLite's library at the fork, the child
+# waits for a lock there without end.
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("how", ["start", "run"])
+def test_a_forked_child_has_no_instance_of_its_parent_and_may_start_its_own(database, app, how):
+    begin = "both.start()"
+    if how == "run":
+        begin = "threading.Thread(target=both.run, daemon=True).start()"
+    fork = f"""
+from msgworker import Workers
+one, both = app.worker(threads=1), Workers({{"a": app.worker(threads=1)}})
+one.start()
+{begin}
+while len(app.heartbeats) < 2:
+    time.sleep(0.05)
+child = os.fork()
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(app.heartbeats) == 2 and one.instance_id and both.instance_ids["a"]
+    one.stop(); both.stop()
+else:
+    assert (one.instance_id, both.instance_ids) == (None, {{"a": None}})
+    assert (app.heartbeats, app.load, one.tally.done, one.paused) == ({{}}, (0, 0), 0, frozenset())
+    one.start(); both.start()
+    assert list(app.heartbeats.values()) == [True, True]
+    one.stop(); both.stop()
+    assert both.drain(linger=0).exit_code == 0
+"""
+    done, _ = program(database, fork)
+    assert done.returncode == 0, done.stderr
+
+
 FORKS = {
     "returns": "app.add_handler('f', lambda msg: fork() and None)",
     "raises": "app.add_handler('f', lambda msg: fork() or 1 / 0)",
