@@ -637,7 +637,7 @@ PLANTS = {
         _plant("without owners any tries", "unowned", "I5", patch=any_tries),
         _plant("batch: counts ignored", "batches", "I3 I5 I6 FINAL", patch=counts_ignored),
         _plant("batch: half is committed", "batches", "I3 I6", patch=half_is_committed),
-        _plant("batch: without claimed_by", "groups", "I5", patch=no_fence),
+        _plant("batch: without claimed_by", "groups", "I5", patch=no_fence, begin=100),
         _plant("chains: sent for the lost", "chains", "I6", patch=sends_for_the_lost),
         _plant("chains: sent by itself", "chains", "I6", patch=sends_by_itself),
         _plant("a rerun keeps a request", "cancels", "I3", patch=kept_by_a_rerun),
