@@ -316,7 +316,8 @@ class MySQL(Database):
 
     def alter_type(self, at: At, to: sa.Column[Any], was: Was = NOTHING) -> list[str]:
         kind, default = to.type.compile(dialect=at.sql), was.default_for(to)
-        if isinstance(was.kind, sa.String):  # the collation says which values are one
+        to_text = re.match(r"(VAR)?CHAR|\w*TEXT", kind)
+        if to_text and isinstance(was.kind, sa.String):  # its collation says which values are one
             kind = re.sub(r" (CHARACTER SET|COLLATE) \w+", "", kind) + _characters(was.kind)
         set_default = f" DEFAULT {default}" if default else ""
         null = " NULL" if to.nullable else " NOT NULL"

@@ -560,10 +560,10 @@ def indexes(p: Subject) -> list[Finding]:
             name = str(index.name)
             away = p.database.drop_index(p.sql_dialect, name, table)
             if index in lacks.theirs:
-                text += ". It is not made for msgworker: it gets another name"
+                text += ". It is not made for msgworker"
                 away = p.database.rename_index(p.sql_dialect, name, f"x_{name}", table)
             fix = [away, p.sql(CreateIndex(index))] if away else []
-            text += "" if away else ": make it under another one, drop this one, then ask again"
+            text += "" if away else ": make it under another name, then drop this one"
             make = needed if suffix(index) == "guard" else advised
             found.append(make("indexes", text, *fix))
         for index in lacks.wide:

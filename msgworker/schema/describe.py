@@ -319,9 +319,10 @@ class Live:
 class DryRun:
     """Of a change of a column's type, on the rows that are there. loses: why some values would not
     be what they were; "" if all stay. holds: what they are, with counts. drops: CHECKs that are of
-    no use with the new type, by name and text."""
+    no use with the new type, by name and text. held: what has to be dropped first, in words."""
 
     loses: str = ""
+    held: str = ""
     holds: str = ""
     drops: tuple[tuple[str, str], ...] = ()
 

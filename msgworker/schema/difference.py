@@ -482,5 +482,6 @@ def _domains(live: Live) -> Iterator[Fault]:
 # A column that producers fill is judged by its name, all others by what they hold. A slice has no
 # judge: a wrong one fails in the scopes that use it, and in nothing else.
 JUDGES: tuple[Callable[[Live], Iterator[Fault]], ...] = (
-    *(_numbers, _sent, _keys, _texts, _instants, _ids, _nulls, _defaults, _domains),
+    # Types first: a domain may refuse the NULL that takes the place of what is empty.
+    *(_numbers, _sent, _keys, _texts, _instants, _ids, _domains, _nulls, _defaults),
 )

@@ -48,7 +48,7 @@ def faults_text(found: Sequence[Fault]) -> str:
 
 def is_retyped(live: Live, role: str) -> bool:
     """Whether the type of its column is changed."""
-    return role in live.tried and not live.tried[role].loses
+    return role in live.tried and not (live.tried[role].loses or live.tried[role].held)
 
 
 def emptied(live: Live, role: str) -> tuple[str, ...]:
@@ -99,6 +99,8 @@ def typed(live: Live, role: str, column: Column, text: str, *, is_needed: bool =
     """A column of another type: it is changed, or else another one is named."""
     fix = _retyped(live, role, column)
     tried = live.tried.get(role, DryRun())
+    if tried.held:
+        return Fault("types", is_needed, f"{text}; {tried.held}: drop that first", (), role)
     if tried.loses:
         text, fix = f"{text}; {tried.loses}", ()
     elif tried.drops:
@@ -125,7 +127,7 @@ def dry_run(conn: Connection, live: Live, role: str) -> DryRun:
         return DryRun("what uses it cannot be read")
     if held:
         which = ", ".join(held)
-        return DryRun(f"its type cannot be changed while it is used by {which}: drop that first")
+        return DryRun(held=f"its type cannot be changed while it is used by {which}")
     return replace(_of_values(conn, live, role, ours), drops=tuple(checks))
 
 

@@ -204,7 +204,7 @@ PASTED: dict[str, dict[str, Any]] = {
     "mariadb: one column, several faults": {
         "claimed_by": "VARCHAR(20) CHARACTER SET latin1 COLLATE latin1_bin NOT NULL DEFAULT '' "
         "COMMENT 'who''s' CHECK (claimed_by <> 'me')",
-        "status": "VARCHAR(2) DEFAULT '0' NOT NULL COMMENT 'where' "
+        "status": "VARCHAR(2) CHARACTER SET ucs2 DEFAULT '0' NOT NULL COMMENT 'where' "
         "CHECK (status IN ('0', '1', '2'))",
         "available_at": "DATE NOT NULL",
         "last_error": "VARCHAR(500) INVISIBLE DEFAULT '' NOT NULL",
@@ -259,6 +259,11 @@ PASTED: dict[str, dict[str, Any]] = {
         ),
         "kept": ["short", "by_owner"],
         "told": ["CHECK known ((status = ANY", "CHECK said ((error_try_times <> ''"],
+    },
+    "postgresql: an empty owner of a domain": {
+        "before": ("CREATE DOMAIN owner AS VARCHAR(64) NOT NULL DEFAULT ''",),
+        "claimed_by": "owner",
+        "rows": ("(object_id, status) VALUES ('a', 1)",),
     },
     "postgresql: an id of text from a sequence": {
         "before": ("CREATE SEQUENCE s1",),
@@ -371,7 +376,8 @@ def test_what_keeps_a_type_from_being_changed_is_named(postgresql, case):
     run(postgresql, made)
     app = App(postgresql.url, table=TABLE)
     (told,) = [one for one in needed(app) if one.check == "types"]
-    assert (told.fix, f"used by {named}: drop that first" in told.text) == ((), True), told.text
+    assert told.text.endswith(f"used by {named}: drop that first")
+    assert told.fix == ()
     run(postgresql, drop)
     (told,) = [one for one in needed(app) if one.check == "types"]
     run(postgresql, *told.fix)
@@ -410,7 +416,7 @@ def test_an_index_of_theirs_with_a_name_of_ours_stays(request, on):
         app.drain()
     (told,) = needed(app)
     if database.name == "sqlite":
-        assert (told.fix, "make it under another" in told.text) == ((), True)
+        assert (told.fix, "make it under another name" in told.text) == ((), True)
         run(database, "CREATE UNIQUE INDEX of_nr ON tb (nr)", "DROP INDEX tb_guard")
         (told,) = needed(app)
     run(database, *told.fix)
