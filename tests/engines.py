@@ -38,10 +38,10 @@ def dispose_all() -> None:
     _made.clear()
 
 
-def left_in_use() -> list[str]:
+def left_in_use(seconds: float = ENDING_SECONDS) -> list[str]:
     """The connections that were taken of a pool and not given back, not by a thread that is just
     ending either; what only the garbage collector would still find is given back, and named."""
-    end = time.monotonic() + ENDING_SECONDS
+    end = time.monotonic() + seconds
     while watched and (found := _in_use()):
         if time.monotonic() > end:
             gc.collect()

@@ -115,17 +115,19 @@ class Dealer:
         """
         t = self._tables()
         longest = math.inf if wait is None else number("wait", wait, 0, YEAR_SECONDS)
-        until, failures = time.monotonic() + longest, 0
+        until, failures, stopping = time.monotonic() + longest, 0, self._stopping
+        if stopping.is_set():
+            log.info("dealer: it was stopped before it has begun")
         try:
-            while not self._stopping.is_set():
+            while not stopping.is_set():
                 step = max(0.0, min(STEP_SECONDS, until - time.monotonic()))
                 try:
                     with hold(self._locks, self.name, ttl=self.ttl, wait=step) as lease:
-                        while not self._stopping.is_set() and lease.live():
+                        while not stopping.is_set() and lease.live():
                             dealt = self._deal_all(t, lease.check)
                             failures, until = 0, time.monotonic() + longest
                             if not dealt:
-                                self._stopping.wait(poll_seconds)
+                                stopping.wait(poll_seconds)
                 except LeaseBusy:
                     if time.monotonic() >= until:
                         raise
@@ -133,12 +135,15 @@ class Dealer:
                     failures += 1
                     if failures == 1:
                         log.warning("dealer: %s; trying again", error)
-                    self._stopping.wait(outage_pause(failures))
+                    stopping.wait(outage_pause(failures))
         finally:
+            if self._stopping is stopping:  # it may run again
+                self._stopping = threading.Event()
             self._leave()
 
     def stop(self) -> None:
-        """Make `run` return, from any thread."""
+        """Make `run` return, from any thread; if it does not run, the next one. It can run again
+        afterwards."""
         self._stopping.set()
 
     def _leave(self) -> None:

@@ -196,10 +196,10 @@ class Instance:
         self._start_ended.set()
         if self.shared.identity.tenure.registered:
             self.stop(EXIT_GRACE)
-            return
-        self.watchdog.ask_to_end()
+        else:
+            self.watchdog.ask_to_end()
         for role in self.roles:
-            if role.link is not None:
+            if role.link is not None and not role.alive:
                 role.link.close()
 
     @property

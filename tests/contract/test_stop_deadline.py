@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ from msgworker.events import InstanceStopped
 from msgworker.instance import counting
 from msgworker.instance import instance as instance_module
 from msgworker.instance.stop import StopOnce
+from tests.engines import left_in_use
 from tests.support.leases import leases
 from tests.support.rows import send
 from tests.support.waiting import in_thread, until
@@ -256,7 +258,7 @@ def test_what_finishes_in_a_stop_is_written_while_others_use_their_grace_time(ap
 
 
 @pytest.mark.quick("sqlite-7|postgresql-[14]|mariadb-5")
-@pytest.mark.parametrize("place", range(1, 9))
+@pytest.mark.parametrize("place", range(1, 10))
 def test_a_start_that_fails_half_way_leaves_nothing(app, monkeypatch, place):
     started, real = [], threading.Thread.start
 
@@ -268,6 +270,7 @@ def test_a_start_that_fails_half_way_leaves_nothing(app, monkeypatch, place):
         real(self)
 
     app.add_handler("t", lambda msg: None)
+    app.every(3600, topic="t", name="hourly")
     worker = app.worker(threads=2)
     monkeypatch.setattr(threading.Thread, "start", start)
     with suppress(RuntimeError):
@@ -278,6 +281,11 @@ def test_a_start_that_fails_half_way_leaves_nothing(app, monkeypatch, place):
     assert worker.instance_id is None
     until(lambda: threads_of_ours() == [], "its threads have ended")
     assert leases(app) == {}
+    gc.disable()  # which would give back what it has left
+    try:
+        assert left_in_use(seconds=2.0) == []
+    finally:
+        gc.enable()
     send(app, "a")
     assert worker.drain(linger=0).done == 1  # and it can be started again
 

@@ -110,6 +110,30 @@ def test_a_dealer_stands_by_for_as_long_as_it_is_told(app, wait):
     assert wait <= time.monotonic() - begun < wait + 0.9
 
 
+def test_a_dealer_that_was_stopped_deals_again(app, monkeypatch):
+    dealer, real = Dealer(app, ["asA"]), store.flags
+
+    def flags(*given):
+        dealer.stop()
+        return real(*given)
+
+    monkeypatch.setattr(store, "flags", flags)
+    for n in range(2):
+        send(app, n)
+        dealer.run(poll_seconds=0.05)
+        assert Table(app).column("instance_type") == ["asA"] * (n + 1)
+
+
+def test_a_dealer_that_is_stopped_before_it_runs_says_so(app, caplog):
+    caplog.set_level("INFO", "msgworker.coordination")
+    dealer = Dealer(app, ["asA"])
+    send(app, "a")
+    dealer.stop()
+    dealer.run()
+    assert "stopped before" in caplog.text
+    assert Table(app).column("instance_type") == [None]
+
+
 @pytest.mark.long
 def test_a_dealer_waits_for_a_database_that_is_away(app, monkeypatch):
     dealer, asked = Dealer(app, ["asA"]), []
