@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from sqlalchemy.exc import DBAPIError
 
 from msgworker import App
 from msgworker import payload as payloads
@@ -21,7 +20,7 @@ from msgworker.config import id_of
 from msgworker.config.values import duration_or_instant, seconds
 from msgworker.counted import plural
 from msgworker.db import Trouble, trouble
-from msgworker.errors import PayloadError, SchemaError
+from msgworker.errors import DatabaseUnavailable, PayloadError, SchemaError
 from msgworker.logs import logger
 from msgworker.message import ON_DUPLICATE, UNIQUE, State
 
@@ -75,8 +74,9 @@ def sent(
     try:
         found = app.ops.send(topic, value, **by, **options)
         return found.msg_id, found.op_id
-    except (SchemaError, DBAPIError) as error:
-        refused = isinstance(error, SchemaError) or trouble(error) is Trouble.REFUSED
+    except (SchemaError, DatabaseUnavailable) as error:
+        why = error.__cause__ or error
+        refused = isinstance(error, SchemaError) or trouble(why) is Trouble.REFUSED
         if any(by.values()) or not refused:
             raise
     with app.engine.begin() as conn:

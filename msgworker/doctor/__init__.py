@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from msgworker import db
-from msgworker.db import connecting, is_overtime
+from msgworker.db import Trouble, connecting, is_overtime
 from msgworker.doctor import rows, server, structure
 from msgworker.doctor.structure import Finding, Severity, advised, needed, subject_of
 from msgworker.errors import TookTooLong
@@ -81,6 +81,7 @@ def examine(
             subject = replace(subject, limit=clock.each)
             found: list[Finding] = []
             late: list[str] = []
+            refused: DBAPIError | None = None  # which a check of rights explains
             for check in CHECKS if subject.exists else CHECKS[:1]:
                 try:
                     with clock.running():
@@ -88,9 +89,14 @@ def examine(
                 except TookTooLong:
                     late.append(check.__name__.replace("_", " "))
                 except DBAPIError as error:
-                    if check not in UNSAID:
-                        raise
                     db.raise_lost(error)
+                    if check in UNSAID:
+                        continue
+                    if db.trouble(error) is not Trouble.REFUSED:
+                        raise
+                    refused = refused or error
+            if refused is not None and not any(one.severity is Severity.NEEDED for one in found):
+                raise refused
     if late:
         text = f"not examined within {seconds:g} s: {', '.join(dict.fromkeys(late))}"
         found.append(advised("time", f"{text}; `msgworker doctor` takes the time it needs"))

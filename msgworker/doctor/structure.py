@@ -12,6 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, Engine, Inspector
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateIndex
 
 from msgworker import db
@@ -228,6 +229,9 @@ def subject_of(
         spec = known.known_rule(engine, spec, database).to(spec)
     except SchemaError as error:
         no_rule = str(error)
+    except DBAPIError as error:
+        db.raise_lost(error)
+        no_rule = f"the rule of the table cannot be read: {db.reason_of(error)}"
     described = inspector.get_columns(spec.bare_name, schema=spec.schema)
     kinds, columns = describe.kinds_of(described), describe.by_name(described)
     lacking = [n for role, n in spec.names().items() if n.lower() not in columns]

@@ -78,7 +78,7 @@ class Clock:
     def reading(self, engine: sa.Engine) -> Iterator[Connection]:
         """A connection whose statements end with the time; raises TookTooLong."""
         self.check()
-        with db.connecting(engine) as conn:
+        with db.reaching(engine), db.connecting(engine) as conn:
             try:
                 with db.deadline(conn, self.check()):
                     yield conn

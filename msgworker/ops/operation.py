@@ -162,7 +162,7 @@ class RecordedOperation:
     def begin(self) -> Operation:
         """Record it, if it is not recorded."""
         if self._op is None:
-            with writing(self.engine) as conn:
+            with db.reaching(self.engine), writing(self.engine) as conn:
                 op_id = audit.begin(conn, self._tables, self._kind, self._by, self._asked)
                 self._op = audit.read(conn, self._tables, op_id)
             assert self._op is not None
@@ -184,7 +184,7 @@ class RecordedOperation:
         """`over` the messages of each page: those behind a msg_id, lowest first. A page of fewer
         than `full` is the last."""
         while True:
-            with connecting(self.engine) as conn:
+            with db.reaching(self.engine), connecting(self.engine) as conn:
                 ids = page(conn, after)
             self.over(ids, work)
             if len(ids) < full:
@@ -417,7 +417,7 @@ class Writing(Looks):
         """
         self._who(actor, reason)
         self._ready()
-        with writing(self._engine) as conn:
+        with db.reaching(self._engine), writing(self._engine) as conn:
             msg_id = self._send(conn, topic, payload, **options)
             op_id = self.note_sent(conn, msg_id, topic=topic, actor=actor, reason=reason)
         return Sent("send", msg_id, op_id)
@@ -452,7 +452,7 @@ class Writing(Looks):
         if dry_run or not would:
             return Repaired(kind=kind, matched=int(would), changed=int(would), dry_run=dry_run)
         t = self._tables
-        with writing(self._engine) as conn:
+        with db.reaching(self._engine), writing(self._engine) as conn:
             op_id = audit.begin(conn, t, kind, by, {what: name})
             did = int(act(conn, t, name))
             audit.end(conn, t, op_id, changed=did)

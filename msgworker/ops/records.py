@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from msgworker import schedules
 from msgworker.config import nearest, whole
-from msgworker.db import writing
+from msgworker.db import reaching, writing
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.message import State
 from msgworker.ops.looks import MAX_PAGE
@@ -89,13 +89,12 @@ class Locking(Writing):
             asked["locks"] = repr(where)
             op_id, t = None, self._tables
             if not t.missing & {"msgworker_operation", "msgworker_audit"}:
-                with writing(
-                    self._engine
-                ) as conn:  # before, so that the audit has an interrupted one
+                # before, so that the audit has an interrupted one
+                with reaching(self._engine), writing(self._engine) as conn:
                     op_id = audit.begin(conn, t, KIND, by, asked)
             did = int(where.release(lease))
         if op_id is not None:
-            with writing(self._engine) as conn:
+            with reaching(self._engine), writing(self._engine) as conn:
                 audit.end(conn, t, op_id, changed=did, skipped=1 - did)
         return Repaired(kind=KIND, op_id=op_id, matched=1, changed=did, skipped=1 - did)
 

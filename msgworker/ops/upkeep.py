@@ -17,7 +17,16 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from msgworker.config import HISTORY_SECONDS, YEAR_SECONDS, seconds, whole
 from msgworker.config.values import renamed
-from msgworker.db import Trouble, connecting, ignoring, instant_ago, reason_of, trouble, writing
+from msgworker.db import (
+    Trouble,
+    connecting,
+    ignoring,
+    instant_ago,
+    reaching,
+    reason_of,
+    trouble,
+    writing,
+)
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.message import State
 from msgworker.ops.looks import Clock, check_since, check_text, filter_of
@@ -96,7 +105,7 @@ def open_archive(engine: sa.Engine, t: Tables, name: str | None) -> Archive | No
 
 def purge_all(op: RecordedOperation, t: Tables, old: Old, into: Archive | None) -> None:
     """Purge all messages that are old enough, by msg_id, from the last step of the operation on."""
-    with connecting(op.engine) as conn:
+    with reaching(op.engine), connecting(op.engine) as conn:
         beside = purge.beside(conn, t)
 
     def work(op_id: int, part: list[int], conn: Connection) -> Step:
@@ -136,7 +145,7 @@ SWEPT_ROWS = 1_000
 
 def sweep(engine: sa.Engine, t: Tables) -> None:
     """Delete what is left of messages whose rows are gone; of a large table a part is looked at."""
-    with connecting(engine) as conn:
+    with reaching(engine), connecting(engine) as conn:
         begins = purge.begins(conn, t)
     for table, name, after in begins:
         with ignoring(Trouble.AGAIN, Trouble.REFUSED):
@@ -222,7 +231,7 @@ def take_over(engine: sa.Engine, t: Tables, held: HeldMessages) -> str | None:
     seen = held.lease
     if seen is None:
         # Read again in a separate statement: an instance may have registered between two reads.
-        with connecting(engine) as conn:
+        with reaching(engine), connecting(engine) as conn:
             if any(one.name == held.instance_id for one in lease.read_all(conn, t)):
                 raise MsgworkerError(
                     f"instance {held.instance_id} has just taken a lease; try again"
@@ -231,7 +240,7 @@ def take_over(engine: sa.Engine, t: Tables, held: HeldMessages) -> str | None:
     me = f"ops-{uuid.uuid4().hex}"
     alive_seconds = max(0.0, (seen.expires_at - seen.renewed_at).total_seconds())
     ttl = alive_seconds + HOLD_SECONDS
-    with writing(engine) as conn:
+    with reaching(engine), writing(engine) as conn:
         if held.lives:
             won = lease.take_over_live(conn, t, seen.name, me=me, ttl=ttl)
         else:
@@ -356,7 +365,7 @@ class Upkeep(Writing):
         """The instant of an age, by the database's clock."""
         if isinstance(age, datetime):
             return age
-        with connecting(self._engine) as conn:
+        with reaching(self._engine), connecting(self._engine) as conn:
             return instant_ago(conn, age)
 
     # ------------------------------------------------------------ release
@@ -422,7 +431,7 @@ class Upkeep(Writing):
         t = self._tables
         age = _flagged_for(t, older_than, any_age)
         before = None if age is None else self._before(age)
-        with connecting(self._engine) as conn:
+        with reaching(self._engine), connecting(self._engine) as conn:
             if not t.has("claimed_by"):
                 _refuse_living(conn, t)
             seen = [msg_id for msg_id, _ in recover.foreign(conn, t, before=before, limit=SHOWN)]

@@ -111,7 +111,7 @@ class KnownTables:
 
     def check_missing(self) -> None:
         """Raise SchemaError if something is missing for the App's rule, and no instance lives."""
-        with connecting(self._engine) as conn:
+        with db.reaching(self._engine), connecting(self._engine) as conn:
             idle = not rules.living(conn, self.read())
         if idle:
             self._resolved(recorded=False)
@@ -146,17 +146,18 @@ class KnownTables:
 
     def create(self) -> tuple[list[str], Rule | None]:
         """Create what is missing; its names, and the recorded rule if the App has another."""
-        database = db.database_of(self._engine)
-        spec = self._spec
-        if not self._names_rule:
-            spec = known_rule(self._engine, spec, database).to(spec)
-        warn = partial(log.warning, "table %s: %s", spec.name)
-        made, before = apply.create(self._engine, spec, database, warn)
-        self.forget()
-        if before == Rule.of(spec):
-            return made, None
-        again, _ = apply.create(self._engine, before.to(self._spec), database, lambda _: None)
-        return made + again, before
+        with db.reaching(self._engine):
+            database = db.database_of(self._engine)
+            spec = self._spec
+            if not self._names_rule:
+                spec = known_rule(self._engine, spec, database).to(spec)
+            warn = partial(log.warning, "table %s: %s", spec.name)
+            made, before = apply.create(self._engine, spec, database, warn)
+            self.forget()
+            if before == Rule.of(spec):
+                return made, None
+            again, _ = apply.create(self._engine, before.to(self._spec), database, lambda _: None)
+            return made + again, before
 
     def upgrade(
         self, *, dry_run: bool, message_table: bool, on_step: Callable[[Step], object] | None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
 import sqlalchemy as sa
 
-from msgworker import App, ConfigError, MsgworkerError, SchemaError
+from msgworker import App, ConfigError, DatabaseUnavailable, MsgworkerError, SchemaError
 from msgworker.ops import operation, results
 from msgworker.ops.results import Why
 from msgworker.table import Need, own_tables
@@ -34,6 +35,34 @@ def test_every_change_is_in_the_audit(app):
     assert len(app.ops.audit(limit=1)) == 1
     with pytest.raises(ConfigError):
         app.ops.audit(limit=0)
+
+
+def read_only(app: App) -> App:
+    """Of sessions that may write nothing."""
+    url = app.engine.url
+    if url.get_backend_name() == "sqlite":
+        url = url.set(database=f"file:{url.database}", query={"mode": "ro", "uri": "true"})
+        return App(url)
+    ways = {"postgresql": {"options": "-c default_transaction_read_only=on"}}
+    way = ways.get(url.get_backend_name(), {"init_command": "SET SESSION TRANSACTION READ ONLY"})
+    return App(sa.create_engine(url, connect_args=way))
+
+
+def test_where_nothing_may_be_written_every_write_says_so_by_an_error_of_ours(app, database):
+    if database.stand_in is not None or database.name == "oracle":
+        pytest.skip("its sessions are those of the stand-in")
+    dead, done = put(app, ("a", FAILED), ("b", DONE))
+    ops = read_only(app).ops
+    for write in (
+        *(ops.rerun, partial(ops.discard, [dead]), partial(ops.acknowledge, [dead])),
+        *(partial(ops.edit, dead, topic="u"), partial(ops.purge, 1e-6, dead=True)),
+        *(partial(ops.purge, 1e-6, archive_to="old_m"), partial(ops.pause, "t")),
+    ):
+        with pytest.raises((DatabaseUnavailable, SchemaError), match=r"(?i)read.?only"):
+            write(reason="-")
+    with pytest.raises(DatabaseUnavailable, match=r"(?i)read.?only"):
+        ops.send("t")
+    assert [one.status for one in (app.ops.show(dead), app.ops.show(done))] == ["dead", "done"]
 
 
 def test_the_actor_is_the_user_if_nobody_is_named(app):

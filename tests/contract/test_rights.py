@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner, Result
 
-from msgworker import App, DatabaseUnavailable, DuplicateMessage, MessageTable, Reject
+from msgworker import App, DatabaseUnavailable, DuplicateMessage, MessageTable, Reject, SchemaError
 from msgworker.cli import main
 from msgworker.coordination import DatabaseLocks, hold
 from msgworker.doctor import Severity
@@ -440,6 +441,21 @@ def test_each_role_of_the_page_is_refused_the_next_larger_thing(site):
         app.handler("t")(lambda msg: None)
         with pytest.raises(DatabaseUnavailable, match=r"the statement needs .*(UPDATE|INSERT)"):
             app.drain(linger=0)
+
+
+def test_a_login_without_our_tables_gets_errors_of_ours_and_doctor_says_what_it_lacks(site):
+    site.grant()
+    (one,) = send(site.app("producer"), "a")
+    everything = "ALL ON ALL TABLES IN SCHEMA public" if site.postgresql else "ALL, GRANT OPTION"
+    site.run(f"REVOKE {everything} FROM crm_looker")
+    site.run(f"GRANT SELECT ON {'' if site.postgresql else 'crm.'}msgworker_message TO crm_looker")
+    app = site.app("looker")
+    for look in (app.create_schema, app.ops.find, app.ops.pauses, partial(app.ops.show, one)):
+        with pytest.raises((DatabaseUnavailable, SchemaError)):
+            look()
+    fixes = [fix for found in needed(app) for fix in found.fix]
+    lacks = "GRANT SELECT ON msgworker_lease" if site.postgresql else "msgworker_lease"
+    assert any(lacks in fix for fix in fixes), fixes
 
 
 @pytest.mark.quick("mariadb")
