@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,7 @@ from msgworker.cli.processes import Fleet, Parent
 from msgworker.config import SETTINGS, Configuration, flag_of, id_of
 from msgworker.coordination import OneJob
 from msgworker.errors import ConfigError
+from msgworker.instance.counting import left_soon
 from msgworker.instance.stop import Signals, StopRequest
 from msgworker.instance.worker import complaints
 from msgworker.logs import Said, logger
@@ -201,10 +202,14 @@ def _parent(call: Call, report_fd: int | None, *, text: bool = True) -> Parent |
 
 
 def _leaving(app: App, conf: Configuration, report: Report) -> Report:
-    """The report of several processes, with the messages left after the last one has ended."""
+    """The report of several processes, with the messages left after the last one has ended; where
+    they were stopped, these are counted in the time of a stop, or the database counts as lost."""
     with scoped(conf, app) as scope:
         job = scope.job_id if isinstance(scope, OneJob) else None
-    found = app.worker(threads=1, topics=conf["topics"] or None).left(job=job)
+    count = partial(app.worker(threads=1, topics=conf["topics"] or None).left, job=job)
+    found = left_soon(count) if report.stopped else count()
+    if found is None:
+        return replace(report, database_lost=True)
     report = report.leaving(found)
     for line in complaints(report, found):
         log.warning(line, extra={"event": Said.DRAIN_LEFT})

@@ -85,3 +85,10 @@ def left_within(instance: Instance, within: Slice | None, patience: Patience | N
     finally:
         over.set()
     return counting.result() if counting.done() else None
+
+
+def left_soon(count: Callable[[], Left]) -> Left | None:
+    """What `count` finds, or None if that takes longer than a stop may; then its thread is left
+    behind, and does not hold up the end of the process."""
+    counting = beside(count)
+    return counting.result() if wait([counting], GIVE_UP_SECONDS).done else None

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from msgworker import App
+from msgworker import App, Report, Worker
+from msgworker.cli.processes import Fleet
+from msgworker.instance import counting
+from msgworker.queries.remaining import Left
 from tests.support.programs import AT, Cli, fill, sql
 
 FAILS = """
@@ -118,3 +122,16 @@ def test_release_says_what_is_asked_wrongly(crm: Cli, args: tuple[Any, ...], tex
     done = crm("release", *args, *AT)
     assert (done.exit_code, done.stdout) == (2, "")
     assert text in done.stderr
+
+
+def test_processes_that_were_stopped_do_not_wait_for_the_count_of_what_is_left(
+    app: App, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = threading.Event()
+    monkeypatch.setattr(counting, "GIVE_UP_SECONDS", 0.2)
+    monkeypatch.setattr(Fleet, "drain", lambda fleet: (Report(done=3, stopped=True), 0))
+    monkeypatch.setattr(Worker, "left", lambda worker, **how: answered.wait(20) and Left())
+    done = cli("drain", "crm:app", "--processes", 2, "--linger", 0)
+    assert not answered.is_set()
+    answered.set()
+    assert (done.exit_code, "(database lost)" in done.stdout) == (3, True), done.output
