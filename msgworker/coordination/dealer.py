@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 import sqlalchemy as sa
@@ -20,7 +21,7 @@ from msgworker.coordination.centres import check_instance_type
 from msgworker.coordination.database import DatabaseLocks
 from msgworker.coordination.lease import LockCentre, hold
 from msgworker.counted import plural
-from msgworker.db import connecting, outage_pause, reaching, writing
+from msgworker.db import Attempt, connecting, outage_pause, reaching, watch, writing
 from msgworker.errors import (
     ConfigError,
     DatabaseUnavailable,
@@ -38,6 +39,7 @@ from msgworker.table import MessageTable, Tables
 
 log = logger("msgworker.coordination")
 POLL_SECONDS = 0.5
+STOP_SECONDS = 4.0
 STEP_SECONDS = 1.0
 """How often a dealer that stands by checks whether it has to stop."""
 
@@ -113,37 +115,63 @@ class Dealer:
         None = no limit. Raises LeaseBusy after `wait`, SchemaError; and DatabaseUnavailable at the
         start only: later it waits for the database, as a worker does.
         """
-        t = self._tables()
         longest = math.inf if wait is None else number("wait", wait, 0, YEAR_SECONDS)
-        until, failures, stopping = time.monotonic() + longest, 0, self._stopping
+        stopping = self._stopping
         if stopping.is_set():
             log.info("dealer: it was stopped before it has begun")
         try:
-            while not stopping.is_set():
-                step = max(0.0, min(STEP_SECONDS, until - time.monotonic()))
-                try:
-                    with hold(self._locks, self.name, ttl=self.ttl, wait=step) as lease:
-                        while not stopping.is_set() and lease.live():
-                            dealt = self._deal_all(t, lease.check)
-                            failures, until = 0, time.monotonic() + longest
-                            if not dealt:
-                                stopping.wait(poll_seconds)
-                except LeaseBusy:
-                    if time.monotonic() >= until:
-                        raise
-                except (LeaseLost, LocksUnavailable, DatabaseUnavailable) as error:
-                    failures += 1
-                    if failures == 1:
-                        log.warning("dealer: %s; trying again", error)
-                    stopping.wait(outage_pause(failures))
+            with self._cut_after(stopping):
+                self._deal_until(stopping, self._tables(), poll_seconds, longest)
         finally:
             if self._stopping is stopping:  # it may run again
                 self._stopping = threading.Event()
             self._leave()
 
+    def _deal_until(
+        self, stopping: threading.Event, t: Tables, poll_seconds: float, longest: float
+    ) -> None:
+        until, failures = time.monotonic() + longest, 0
+        while not stopping.is_set():
+            step = max(0.0, min(STEP_SECONDS, until - time.monotonic()))
+            try:
+                with hold(self._locks, self.name, ttl=self.ttl, wait=step) as lease:
+                    while not stopping.is_set() and lease.live():
+                        dealt = self._deal_all(t, lease.check)
+                        failures, until = 0, time.monotonic() + longest
+                        if not dealt:
+                            stopping.wait(poll_seconds)
+            except LeaseBusy:
+                if time.monotonic() >= until:
+                    raise
+            except (LeaseLost, LocksUnavailable, DatabaseUnavailable) as error:
+                failures += 1
+                if failures == 1 and not stopping.is_set():
+                    log.warning("dealer: %s; trying again", error)
+                stopping.wait(outage_pause(failures))
+
+    @contextmanager
+    def _cut_after(self, stopping: threading.Event) -> Iterator[None]:
+        """Cut the statement that the block still waits for STOP_SECONDS after the stop."""
+        watch(self._app.engine)
+        mine, over = Attempt(), threading.Event()
+
+        def cut() -> None:
+            stopping.wait()
+            while not over.wait(STOP_SECONDS):
+                mine.cut()
+
+        with suppress(RuntimeError):  # no thread can start
+            threading.Thread(target=cut, name="msgworker-dealer-stop", daemon=True).start()
+        try:
+            with mine.running():
+                yield
+        finally:
+            over.set()
+            stopping.set()
+
     def stop(self) -> None:
-        """Make `run` return, from any thread; if it does not run, the next one. It can run again
-        afterwards."""
+        """Make `run` return, from any thread, within 5 s also where a statement waits; if it does
+        not run, the next one. It can run again afterwards."""
         self._stopping.set()
 
     def _leave(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 
@@ -9,12 +10,13 @@ import pytest
 
 from msgworker import MessageTable
 from msgworker.coordination import DatabaseLocks, Dealer, Instance, LeaseBusy, hold
+from msgworker.coordination import dealer as dealer_module
 from msgworker.coordination.dealer import shared_out
 from msgworker.errors import ConfigError, DatabaseUnavailable, SchemaError
 from msgworker.store import locks as store
 from msgworker.store.locks import Undealt
 from tests.support.rows import Table, send
-from tests.support.waiting import until
+from tests.support.waiting import in_thread, until
 
 
 def test_messages_are_dealt_three_by_three(app):
@@ -122,6 +124,28 @@ def test_a_dealer_that_was_stopped_deals_again(app, monkeypatch):
         send(app, n)
         dealer.run(poll_seconds=0.05)
         assert Table(app).column("instance_type") == ["asA"] * (n + 1)
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_a_dealer_that_waits_for_a_lock_ends_soon_after_its_stop(app, monkeypatch):
+    monkeypatch.setattr(dealer_module, "STOP_SECONDS", 0.2)
+    dealer, asked, real = Dealer(app, ["asA"]), threading.Event(), store.flags
+
+    with app.engine.connect() as conn:
+
+        def flags(*given):
+            if not asked.is_set():
+                conn.exec_driver_sql("LOCK TABLE msgworker_message IN ACCESS EXCLUSIVE MODE")
+                asked.set()
+            return real(*given)
+
+        monkeypatch.setattr(store, "flags", flags)
+        run = in_thread(dealer.run)
+        assert asked.wait(60)
+        dealer.stop()
+        run()
+    send(app, "a")
+    assert dealer.deal_once() == 1
 
 
 def test_a_dealer_that_is_stopped_before_it_runs_says_so(app, caplog):
