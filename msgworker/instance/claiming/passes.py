@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -322,8 +322,6 @@ WIDEST = 64
 DEEP = 24
 """From this many messages per object on, skipping to the next object costs less than reading on."""
 ASK_DEPTH = 16
-Skip = tuple[Set[Any], Set[int]]
-"""Objects and messages to skip."""
 MOST_ENTRIES = 16_000
 
 
@@ -370,15 +368,15 @@ class SliceSearch(Search):
         if now >= self._forget_at:
             self._forget(now)
         slots = 1 if where.exclusive else wanted.slots
-        skip = wanted.skip_objects | self._blocked, wanted.skip_ids | self._skipped_ids
-        wanted = replace(wanted, slots=slots, skip_objects=skip[0], skip_ids=skip[1])
+        objects, ids = wanted.skip_objects | self._blocked, wanted.skip_ids | self._skipped_ids
+        wanted = replace(wanted, slots=slots, skip_objects=objects, skip_ids=ids)
         chooser = HeadChooser(self, wanted)
         self._passes = {v: self._passes.get(v) or _Passes() for v in where.values}
         budget = min(WINDOW, max(want, LEAST_WANT) * slots * self._factor)
         each = math.ceil(budget / len(where.values))
         places = self._look_urgent_in(conn, where, chooser, now, want)
         ranked = len(chooser.own)
-        found, widen = self._gather(conn, where, each, skip)
+        found, widen = self._gather(conn, where, each, wanted)
         for row, _ in sorted(found, key=lambda one: one[0].msg_id):
             chooser.offer(row)
         free = len(chooser.own) - ranked
@@ -417,16 +415,16 @@ class SliceSearch(Search):
         return places
 
     def _gather(
-        self, conn: Connection, where: Slice, each: int, skip: Skip
+        self, conn: Connection, where: Slice, each: int, wanted: Wanted
     ) -> tuple[list[tuple[Candidate, Any]], bool]:
         """Continue each pass. Returns rows, each with its slice's value, and whether a longer step
         would find more."""
         passes = [one.heads for one in self._passes.values()]
-        found = self._read(conn, where, each, passes, skip)
+        found = self._read(conn, where, each, passes, wanted)
         now = time.monotonic()
         if now >= self._without_object_at:
             passes = [one.without_object for one in self._passes.values()]
-            more = self._read(conn, where, each, passes, skip, without_object=True)
+            more = self._read(conn, where, each, passes, wanted, without_object=True)
             self._without_object_at = 0.0 if more else now + DUE_SECONDS
             found += more
         both = [it for one in self._passes.values() for it in (one.heads, one.without_object)]
@@ -438,7 +436,7 @@ class SliceSearch(Search):
         where: Slice,
         each: int,
         passes: Sequence[_SlicePass],
-        skip: Skip,
+        wanted: Wanted,
         *,
         without_object: bool = False,
     ) -> list[tuple[Candidate, Any]]:
@@ -451,15 +449,15 @@ class SliceSearch(Search):
             pages = self._read_heads(conn, where, places, each)
         found: list[tuple[Candidate, Any]] = []
         for value, one, page in zip(where.values, passes, pages, strict=True):
-            one.advance(page, self._any_can_run(page, skip))
+            one.advance(page, self._any_can_run(page, wanted))
             found += [(row, value) for row in page.found]
         return found
 
-    def _any_can_run(self, page: Page, skip: Skip) -> bool:
+    def _any_can_run(self, page: Page, wanted: Wanted) -> bool:
         """Whether a row of the page could run now."""
-        judge = HeadChooser(self, Wanted(1))
+        judge, objects, ids = HeadChooser(self, wanted), wanted.skip_objects, wanted.skip_ids
         free = (row for row in page.found if judge.can_run(row))
-        return any(row.same not in skip[0] and row.msg_id not in skip[1] for row in free)
+        return any(row.same not in objects and row.msg_id not in ids for row in free)
 
     def _read_heads(
         self, conn: Connection, where: Slice, places: Sequence[Place], each: int
@@ -495,7 +493,7 @@ class AgeSearch(SliceSearch):
     it also reads one long page behind them, and remembers in each part how far it has read."""
 
     def _gather(
-        self, conn: Connection, where: Slice, each: int, skip: Skip
+        self, conn: Connection, where: Slice, each: int, wanted: Wanted
     ) -> tuple[list[tuple[Candidate, Any]], bool]:
         places = [Place(value) for value in where.values]
         rows = max(LEAST_ROWS, each)
@@ -507,7 +505,7 @@ class AgeSearch(SliceSearch):
             passes = self._passes[value]
             passes.without_object.over = True  # this index has them among the others
             found += [(row, value) for row in front.found]
-            can_run = self._any_can_run(front, skip)
+            can_run = self._any_can_run(front, wanted)
             some_can_run |= can_run
             if front.after is None:
                 passes.heads.after, passes.heads.over = None, not can_run
@@ -519,7 +517,7 @@ class AgeSearch(SliceSearch):
             rows = max(LEAST_ROWS, BEHIND // len(behind))
             pages = self._by_age(conn, where.by, behind, rows)
             for place, page in zip(behind, pages, strict=True):
-                self._passes[place.value].heads.advance(page, self._any_can_run(page, skip))
+                self._passes[place.value].heads.advance(page, self._any_can_run(page, wanted))
                 found += [(row, place.value) for row in page.found]
         return found, some_can_run and bool(behind)
 
