@@ -453,13 +453,13 @@ def sends_by_itself() -> AbstractContextManager[None]:
 
 def counts_ignored() -> AbstractContextManager[None]:
     """A head that is gone, or a follower, is not noticed."""
-    changed = settle._changed
+    finish = settle.finish
 
-    def all_changed(conn: Connection, t: Tables, statement: Any, ids: Any, params: Any) -> int:
-        changed(conn, t, statement, ids, params)
-        return len(ids)
+    def all_ended(conn: Connection, t: Tables, ids: Any, me: str, seen: Any, **how: Any) -> int:
+        ended = finish(conn, t, ids, me, seen, **how)
+        return len(ids) if "free" in how else ended  # else not of a batch
 
-    return replaced(settle, "_changed", all_changed)
+    return replaced(settle, "finish", all_ended)
 
 
 def half_is_committed() -> AbstractContextManager[None]:
