@@ -30,6 +30,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,7 @@ class Torture:
         self.lives: list[Consumer] = []
         self.mending: threading.Thread | None = None
         self.outages: list[Outage] = []
+        self.idle: list[Outage] = []  # when no process worked
         self.epochs: Epochs | None = None
         if isinstance(self.server, PostgreSQLPair) and not self.server.synchronous:
             self.epochs = Epochs(self.trial, self.server)
@@ -169,16 +171,24 @@ class Torture:
         return self._peace()
 
     def _faults(self, deadline: float) -> None:
-        plan = self._plan()
+        plan, idle_since = self._plan(), inf
         while (now := time.monotonic()) < deadline or (
             (self._lacks_faults() or not self.sent >= self.least_topics)
             and now < deadline + PEACE_SECONDS
         ):
             self.trial.pauses(0.05)
+            if not self._ready():
+                idle_since = min(idle_since, now)
+            elif idle_since < inf:
+                # Who comes then has a heartbeat or two until it recovers, as after the last crash.
+                self.idle.append((idle_since, now + self.trial.lease))
+                idle_since = inf
             for i, (act, every, at) in enumerate(plan):
                 if now >= at and (now < deadline or self._lacks_faults()) and act():
                     plan[i] = act, every, now + every * self.chance.uniform(0.5, 1.5)
             self._replace_dead()
+        if idle_since < inf:
+            self.idle.append((idle_since, time.monotonic() + self.trial.lease))
 
     def _lacks_faults(self) -> bool:
         return self.score.kills + self.score.orderly < self.least_faults
@@ -441,9 +451,22 @@ class Torture:
             "metered": set(self.features.of(METERED))
             if "per_second" in self.scenario.terms
             else (),
-            "outages": self.outages,
+            "outages": list(merged([*self.outages, *self.idle])),
         }
         return self.trial.judge(also=self.features.events(), **{**terms, **self.scenario.terms})
+
+
+def merged(intervals: list[Outage]) -> Iterator[Outage]:
+    """The same time, in intervals of which none meet."""
+    begin, end = -inf, -inf
+    for away, back in sorted(intervals):
+        if away > end:
+            if end > -inf:
+                yield begin, end
+            begin, end = away, back
+        end = max(end, back)
+    if end > -inf:
+        yield begin, end
 
 
 def left(verdict: Verdict) -> list[Row]:
