@@ -345,10 +345,10 @@ def print_table(columns: Sequence[Column], rows: Sequence[Any], below: Below = "
     while below == "rest" and kept.stop > 1 and sum(natural[kept]) + kept.stop - 1 > width:
         kept = slice(kept.stop - 1)
     if below == "text":
-        told = [_cut(f"{INDENT}{row[-1]}".rstrip(), width) for row in cells]
+        lines = [_cut(f"{INDENT}{row[-1]}".rstrip(), width) for row in cells]
     else:
-        told = [_below(row[:1] if below == "name" else row[kept.stop :], width) for row in cells]
-    _print_cells(columns[kept], [row[kept] for row in cells], told)
+        lines = [_below(row[:1] if below == "name" else row[kept.stop :], width) for row in cells]
+    _print_cells(columns[kept], [row[kept] for row in cells], lines)
 
 
 def _below(cells: Sequence[str], width: int) -> str:

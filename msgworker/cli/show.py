@@ -14,6 +14,7 @@ from msgworker.cli.options import (
     Call,
     asks_for_dead,
     filters,
+    id_in_range,
     limited,
     of_group,
     on_table,
@@ -134,7 +135,7 @@ def items_dict(items: Items | None) -> dict[str, Any] | None:
 def list_(call: Call, after: int | None, since: str | None, **asked: Any) -> int:
     """List messages by filter, the oldest first."""
     asks_for_dead(asked)
-    asked |= {"after": after, "since": instant_of(since)}
+    asked |= {"after": id_in_range(after), "since": instant_of(since)}
     found: Found[MessageInfo] = call.app.ops.find(**asked)
     if call.as_json:
         page = {"messages": [as_dict(info) for info in found]}

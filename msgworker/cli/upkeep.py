@@ -124,6 +124,8 @@ def purge(call: Call, older_than: str | None, **given: Any) -> int:
     operation, rate = operation_of(given), rate_of(given)
     if (older_than is None) == (operation is None):
         raise Usage("give --older-than, such as 30d, or --operation")
+    if operation is not None and any(given.values()):
+        raise Usage("--operation continues with the original selection; give no other one")
     archives, app = given["archive_to"] is not None, call.app
     done = carry_out(
         app,

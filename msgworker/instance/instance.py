@@ -88,9 +88,9 @@ class Instance:
         self._hurried = False
         self.ending = StopOnce()
         self.stop_request = stop_request or StopRequest()
+        self._start_ended = threading.Event()
         # It stops the instance on request: a thread that waits for the stop may be interrupted.
         # Started with the instance, because none can be started while the interpreter ends.
-        self._start_ended = threading.Event()
         self._keeper = threading.Thread(target=self._keep, name="msgworker-keeper", daemon=True)
         self._grace, self._stopped = grace, stopped
         self._in_time = self._handlers_ended = True
@@ -174,8 +174,7 @@ class Instance:
         except BaseException:
             self._undo_start()
             raise
-        finally:
-            self._start_ended.set()
+        self._start_ended.set()
 
     def _start(self) -> None:
         self._keeper.start()

@@ -360,8 +360,8 @@ class Looks:
             try:
                 return object_asked(conn, t, text)
             except ValueError as error:
-                told = f"{str(text)!r:.80} is no object_id of table {t.spec.name}: {error}"
-                raise ConfigError(told) from None
+                why = f"{str(text)!r:.80} is no object_id of table {t.spec.name}: {error}"
+                raise ConfigError(why) from None
 
     def _with_object(self, wanted: Filter) -> Filter:
         """The filter with its object as the column has it; raises ConfigError."""

@@ -277,8 +277,8 @@ class Live:
     """The live message table. name: as SQL writes it. columns: by role; all: by name, as given.
 
     fold: how ids that differ may be one to the database, see `db.fold_of`. checks: those that
-    refuse what we write. triggers: name and when, of all, and of
-    rules of PostgreSQL. layouts: those of the table that take no index of ours, by `LAYOUTS`.
+    refuse what we write. triggers: name and when, of all, and of rules of PostgreSQL. layouts:
+    those of the table that take no index of ours, by `LAYOUTS`.
     partitions: name -> modulus of the parts of a table that is partitioned by the hash of the
     object, which takes them; None = it is not. strict: its columns hold to their types, on a
     database where they need not. error_codec: see `db.codec_of`. policies: row-level security

@@ -135,21 +135,22 @@ def finish(
     """End messages that are done; returns how many rows were ours. seen: the tries that they were
     claimed with; None = not asked for, as where rows have owners. free: those that stand behind a
     head of ours, new and due, instead. deletes: as of Settlement."""
+    counted = seen is not None and not free
     params: dict[str, Any] = {} if free else {"mw_me": me}
-    if seen is not None and not free:
+    if counted:
         params["mw_tries"] = seen
 
     def change(*, deletes: bool) -> int:
         def build() -> sa.Update | sa.Delete:
             c = t.cols()
             if not free:
-                return finishing(t, among(t, c), seen is not None, deletes=deletes)
+                return finishing(t, among(t, c), counted, deletes=deletes)
             never = (t.stands_at(c, Status.NEW), t.due(c), t.tries(c) == ZERO)
             return by_key(t, ending(t, deletes=deletes).where(among(t, c), *never))
 
-        key = ("finish", free or seen is not None, free, deletes)
-        change = t.built(key, build)
-        return sum(changed(conn, t, key, change, some) for some in portions(t, ids, **params))
+        key = ("finish", free, counted, deletes)
+        statement = t.built(key, build)
+        return sum(changed(conn, t, key, statement, some) for some in portions(t, ids, **params))
 
     gone = deleted(conn, t, ids, lambda: change(deletes=True)) if deletes else 0
     return gone if gone == len(ids) else gone + change(deletes=False)

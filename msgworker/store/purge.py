@@ -245,8 +245,8 @@ def altered(conn: Connection, t: Tables, into: Archive, ids: Sequence[int]) -> s
     kept = sa.select(sa.func.count()).select_from(source).where(t.among(source.c[key]), copied)
     if conn.scalar(kept, {"mw_ids": list(ids)}) == len(ids):
         return ""
-    told = ", ".join(f"{name} is {said}" for name, said in into.unlike.items())
-    return f"the archive table {into.table.name} does not keep the message as it is: {told}"
+    types = ", ".join(f"{name} is {said}" for name, said in into.unlike.items())
+    return f"the archive table {into.table.name} does not keep the message as it is: {types}"
 
 
 def _is_kept(t: Tables, its: ColumnElement[Any], own: ColumnElement[Any]) -> ColumnElement[bool]:

@@ -288,7 +288,7 @@ def test_no_more_are_claimed_than_threads_are_free() -> None:
     one, ours = poller(Limit(9), threads=1), lane()
     one.claimed([ours])
     one.update(Controls(limits={"t": Limit(9)}), {ours})
-    assert (one.due(), one.room(5), one.wait()) == ([], 0, None)
+    assert (one.due(), one.to_claim(5), one.wait()) == ([], 0, None)
 
 
 def test_one_look_that_took_long_keeps_its_topic_waiting_for_seconds() -> None:

@@ -242,6 +242,7 @@ class Contention:
 # no token                     when the next one comes
 # no permit                    when a message of ours ends, else after growing pauses
 # record locked by another     after short, growing pauses
+# nothing of it was claimed    after a short pause
 # no message                   after a multiple of the time of the look
 
 FIRST_PAUSE_SECONDS = 0.02
@@ -333,7 +334,7 @@ class LimitPoller:
         found = [name for name in self._handled if self._topic(name).look_at <= now]
         return random.sample(found, len(found))
 
-    def room(self, free: int) -> int:
+    def to_claim(self, free: int) -> int:
         """How many messages of limited topics to claim, if `free` lanes may be claimed in all."""
         return max(0, min(free, self._threads - len(self._ours)))
 

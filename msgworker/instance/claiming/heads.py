@@ -353,8 +353,8 @@ class Search:
     """What it looks for, and what it skips for a while. Used by the fetcher's thread only.
 
     topics: those with a handler; None = all. those: the ones to look for, None = all; rows of
-    others are read only now and then. unknown_topics: how many
-    messages were seen of each topic without a handler. idle: the last look found nothing.
+    others are read only now and then. unknown_topics: how many messages were seen of each topic
+    without a handler. idle: the last look found nothing.
     """
 
     def __init__(

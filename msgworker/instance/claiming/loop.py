@@ -216,7 +216,7 @@ class Fetcher(Role):
         quiesces; returns how many were won."""
         won = 0
         for topic in self.limit_poller.due():
-            want = self.limit_poller.room(free - won)
+            want = self.limit_poller.to_claim(free - won)
             if want < 1 or self._quiesce.reason is not None:
                 break
             me = self._identity.id

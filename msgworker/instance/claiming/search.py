@@ -450,8 +450,7 @@ class TableSearch(Search):
                 limit=size,
                 span=max(PAGE, self._among.span),
             )
-            ids = [row.msg_id for row in step.rows if chooser.can_run(row)]
-            found = candidates.heads_of(conn, self.tables, ids)
+            found = self._heads_among(conn, chooser, step.rows)
             for row in found:
                 chooser.offer(row)
             if found and by_age:
@@ -494,11 +493,17 @@ class TableSearch(Search):
             found = candidates.Among(rows, last, last is None)
         rows = found.rows
         if by_age and not those.but:  # the head of an object may be of another topic
-            ids = [row.msg_id for row in rows if chooser.can_run(row)]
-            rows = candidates.heads_of(conn, self.tables, ids)
+            rows = self._heads_among(conn, chooser, rows)
         for row in rows:
             chooser.offer(row)
         return found
+
+    def _heads_among(
+        self, conn: Connection, chooser: HeadChooser, rows: Sequence[Candidate]
+    ) -> list[Candidate]:
+        """Those that can run, and are the heads of their objects."""
+        ids = [row.msg_id for row in rows if chooser.can_run(row)]
+        return candidates.heads_of(conn, self.tables, ids)
 
     def _look_objects(self, conn: Connection, chooser: HeadChooser, enough: int) -> bool:
         """Step the cursor; True if that ended a round."""
