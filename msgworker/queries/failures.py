@@ -26,8 +26,6 @@ from msgworker.table import Cols, Tables
 from msgworker.table.tables import ONE, ZERO
 
 READ = 5_000
-TEXTS = 2_000
-"""The most different error texts of rows without a try."""
 NOTHING = "(no error was recorded)"
 TEXTS_READ = 50
 """The most different texts of last tries that are read of one group."""
@@ -277,4 +275,4 @@ def _grouped(t: Tables, by_topic: bool, since: bool, by_job: bool, bare: bool) -
     if not bare:
         return query
     edited = sa.and_(f.n == ZERO, f.e.is_(None))  # it has not failed: `change.edit`
-    return query.where(f.p.is_(None), sa.not_(edited)).limit(TEXTS)
+    return query.where(f.p.is_(None), sa.not_(edited))

@@ -412,6 +412,16 @@ def test_failures_without_a_try_are_grouped_by_their_error(app, table):
     assert "(no error was recorded)" in {one.error for one in app.ops.failures()}
 
 
+def test_failures_are_in_groups_however_many_different_errors_they_have(app):
+    errors = ["disk full"] * 3 + [f"no host {n}" for n in range(2_100)]
+    t = app.tables
+    rows = [t.values(topic="t", status=FAILED, error_try_times=3, last_error=one) for one in errors]
+    with app.engine.begin() as conn:
+        conn.execute(t.message.insert(), rows)
+    found = [(one.error, one.count) for one in app.ops.failures()]
+    assert found == [("no host #", 2_100), ("disk full", 3)]
+
+
 def test_failures_read_the_newest_only(app, table):
     mixed(app, table)
     with app.engine.connect() as conn:
