@@ -77,6 +77,7 @@ from msgworker.producing import (
     refuse_topic,
     row_of,
     seconds_of,
+    unscoped,
 )
 
 E = TypeVar("E", bound="Event")
@@ -130,7 +131,7 @@ class App(Declaring):
         # Workers to wake. Weak: the threads of a running worker keep it alive.
         self._workers: weakref.WeakSet[Worker] = weakref.WeakSet()
         self._workers_lock = ProcessLock()
-        self._producing: weakref.WeakSet[Connection | Session] = weakref.WeakSet()
+        self._producing: weakref.WeakSet[Any] = weakref.WeakSet()
         self._fair_lock: FairLock | None = None
         self._drains = Counter[int]()  # by process: a child runs none of its parent's
 
@@ -560,10 +561,11 @@ class App(Declaring):
             target.on_commit(self.wake)
             return
         self.wake()  # for a connection in autocommit mode
-        if target not in self._producing:
-            self._producing.add(target)
-            name = "after_commit" if is_session(target) else "commit"
-            event.listen(target, name, lambda _: self.wake())
+        own = unscoped(target)
+        if own not in self._producing:
+            name = "after_commit" if is_session(own) else "commit"
+            event.listen(own, name, lambda _: self.wake())
+            self._producing.add(own)
 
     @property
     def _channel(self) -> str:

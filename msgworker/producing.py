@@ -392,13 +392,19 @@ async def on_async(target: Any, fn: Callable[..., T], topic: str, *what: Any, **
     return sent
 
 
+def unscoped(target: object) -> object:
+    """The Session of this thread, of a scoped_session; anything else as it is."""
+    if db.is_a(target, "sqlalchemy.orm", "scoped_session"):
+        return cast("scoped_session[Session]", target)()
+    return target
+
+
 def connection_of(target: object, engine: sa.Engine | None = None) -> Connection:
     """The caller's connection; raises ConfigError if it is not a connection, or certainly one to
     another database than that of `engine`."""
     if isinstance(target, Borrowed):
         return cast(Connection, target)
-    if db.is_a(target, "sqlalchemy.orm", "scoped_session"):
-        target = cast("scoped_session[Session]", target)()
+    target = unscoped(target)
     found = target.connection() if is_session(target) else target
     if not isinstance(found, Connection):
         if _is_async(found) or db.is_a(found, db.ASYNC, "async_scoped_session"):

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import scoped_session, sessionmaker
 
-from msgworker import App, ConfigError
+from msgworker import App, ConfigError, Databases
 from tests.support.rows import Table, send
 
 BAD_OBJECTS: list[Any] = [
@@ -122,6 +122,29 @@ def test_send_takes_a_scoped_session(sqlite_app):
     session.commit()
     assert len(sqlite_app.ops.find()) == 1
     session.remove()
+
+
+@pytest.mark.parametrize("way", ["send", "send_many", "Databases.send"])
+def test_the_commit_of_a_scoped_session_wakes_the_workers(sqlite_app, monkeypatch, way):
+    def produce() -> None:
+        if way == "send_many":
+            sqlite_app.send_many(session, "t", [(None, "x")])
+        else:
+            to = sqlite_app if way == "send" else Databases({"one": sqlite_app})
+            to.send(session, "t", object_id="x")
+
+    sqlite_app.add_handler("t", lambda msg: None)
+    worker = sqlite_app.worker()
+    session, woken = scoped_session(sessionmaker(sqlite_app.engine)), list[int]()
+    monkeypatch.setattr(sqlite_app, "wake", lambda: woken.append(1))
+    for _ in range(2):
+        produce()
+        before = len(woken)
+        session.commit()
+        assert len(woken) > before
+    assert Table(sqlite_app).statuses == [0, 0]
+    session.remove()
+    del worker  # an App wakes those that are kept
 
 
 def test_a_connection_to_another_database_is_refused(sqlite_app, postgresql, tmp_path):
