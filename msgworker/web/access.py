@@ -252,7 +252,7 @@ class Proxied(Door):
         if not is_of(self.proxies, request):
             return None
         given = request.headers.getlist(self.header)
-        name = clean(given[0].strip(), MOST_NAME) if len(given) == 1 else ""
+        name = clean(_decoded(given[0]).strip(), MOST_NAME) if len(given) == 1 else ""
         return Viewer(name, self._role_of(request), "proxy") if name else None
 
     def _role_of(self, request: HTTPConnection) -> Role:
@@ -263,6 +263,14 @@ class Proxied(Door):
             return Role.of(given[0].strip()) if len(given) == 1 else Role.VIEWER
         except ConfigError:
             return Role.VIEWER
+
+
+def _decoded(text: str) -> str:
+    """The text of a header, which was read as Latin-1: proxies send UTF-8 too."""
+    try:
+        return text.encode("latin-1").decode("utf-8")
+    except UnicodeError:
+        return text
 
 
 Auth = Callable[[HTTPConnection], Any]

@@ -19,8 +19,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from msgworker.logs import logger
 from msgworker.web.access import Role, Viewer, forwarded_for, is_address, is_of
 from msgworker.web.forms import form_of
-from msgworker.web.sessions import Session, Sessions, cookie_of
-from msgworker.web.site import Site, root_of, route_of, set_cookie, wants_html
+from msgworker.web.sessions import Session, Sessions
+from msgworker.web.site import Site, route_of, set_cookie, wants_html
 
 MOST_BODY = 64 * 1024
 BODY_SECONDS = 10.0
@@ -237,11 +237,15 @@ async def _read(request: Request) -> bytes | None:
 
 
 class Gate(Guard):
-    """Asks the door who it is. scope["state"] gets `viewer` and `session`."""
+    """Asks the door who it is. scope["state"] gets `viewer` and `session`.
+
+    A form of another site comes without the cookie: the answer does not replace the session that
+    the browser may have.
+    """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request, door, sessions = Request(scope), self._site.door, self._site.sessions
-        session = sessions.read(cookie_of(request, sessions.cookie(scope)))
+        session = next(iter(sessions.of(request)), None)
         viewer = await door.admit(request)
         if viewer is None and session is not None and session.name:
             viewer = door.again(session, sessions.proof_of)
@@ -252,13 +256,13 @@ class Gate(Guard):
         if viewer is None and route not in OPEN and not route.startswith("/static/"):
             await self._refused(request)(scope, receive, send)
             return
-        fresh = session is None
+        begins = session is None and (request.method in READING or comes_from_here(request))
         scope["state"]["session"] = session = session or sessions.begin()
 
         async def sent(message: Message) -> None:
             wanted = scope["state"].get("session")
             changed = wanted is not session
-            is_page = fresh and is_html(message)
+            is_page = begins and is_html(message)
             if message["type"] == "http.response.start" and (changed or is_page):
                 _set_session(scope, message, sessions, wanted)
             await send(message)
@@ -268,7 +272,7 @@ class Gate(Guard):
     def _refused(self, request: Request) -> Response:
         door = self._site.door
         if door.logs_in and request.method == "GET" and wants_html(request):
-            return RedirectResponse(f"{root_of(request.scope)}/login", 303)
+            return RedirectResponse(self._site.log_in_at(request), 303)
         found = self._site.refuse(request, 401 if door.challenge else 403, door.why)
         if door.challenge:
             found.headers["www-authenticate"] = door.challenge

@@ -130,21 +130,24 @@ SESSION_SECONDS = 12 * 3600
 MOST_ENDED = 10_000
 """The most log-outs that are kept of one name; with one more all sessions of that name end that had
 begun before."""
+MOST_COOKIES = 8
+"""Of one name that are looked at."""
 COOKIE = "msgworker_session"
 SIGNED: Any = {"key_derivation": "hmac", "digest_method": hashlib.sha256}
 
 
-def cookie_of(request: HTTPConnection, name: str) -> str | None:
-    """The value of a cookie of ours; of several the last, which is the newest of a path. Ours
+def cookies_of(request: HTTPConnection, name: str) -> list[str]:
+    """The first MOST_COOKIES values of a cookie of ours. There are several where dashboards of one
+    host are at "/" and at "/queue", or were: a browser sends that of the longest path first. Ours
     need no quotes, and to undo quotes takes Python before 3.11.10 and 3.12.6 the square of their
     length (CVE-2024-7592)."""
-    found = None
+    found = []
     for header in request.headers.getlist("cookie"):
         for part in header.split(";"):
             key, _, value = part.partition("=")
             if key.strip() == name:
-                found = value.strip()
-    return found
+                found.append(value.strip())
+    return found[:MOST_COOKIES]
 
 
 def is_secure(scope: Scope) -> bool:
@@ -206,6 +209,12 @@ class Sessions:
     def text_of(self, session: Session) -> str:
         values = [session.sid, session.name, session.proof, session.until]
         return str(self._cookies.dumps(values))
+
+    def of(self, request: HTTPConnection) -> list[Session]:
+        """The sessions of a request, the one that counts first: that of a log-in, else any."""
+        texts = cookies_of(request, self.cookie(request.scope))
+        found = [one for one in map(self.read, texts) if one is not None]
+        return sorted(found, key=lambda one: not one.name)
 
     def read(self, text: str | None) -> Session | None:
         """The session of a cookie; None if it is not ours or has expired."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, unquote, urlencode
 
 import jinja2
 from sqlalchemy.exc import DBAPIError
@@ -37,7 +37,7 @@ from msgworker.queries.counts import Overview
 from msgworker.store.bounded import Capped
 from msgworker.web import shown
 from msgworker.web.access import Door, Network, Viewer, client_of
-from msgworker.web.sessions import Role, Session, Sessions, cookie_of, is_secure
+from msgworker.web.sessions import Role, Session, Sessions, cookies_of, is_secure
 from msgworker.web.threads import (
     Busy,
     ReadErrors,
@@ -368,7 +368,7 @@ class Site:
     ) -> HTMLResponse:
         """A page; templates have `viewer`, `url`, `may`, `csrf` and the filters of `shown`."""
         session: Session | None = getattr(request.state, "session", None)
-        theme = cookie_of(request, THEME_COOKIE)
+        theme = next(iter(cookies_of(request, THEME_COOKIE)), "auto")
         text = self.text(
             request,
             template,
@@ -431,13 +431,23 @@ class Site:
         if not wants_html(request):
             body = {"type": "about:blank", "title": title, "status": status, "detail": text}
             return JSONResponse(body, status, media_type="application/problem+json")
-        return self.render(request, "error.html", status, title=title, text=text, code=status)
+        log_in = self.log_in_at(request) if status == 401 and self.door.logs_in else ""
+        values = {"title": title, "text": text, "code": status, "log_in": log_in}
+        return self.render(request, "error.html", status, **values)
+
+    def log_in_at(self, request: Request) -> str:
+        """The form of the log-in, which leads on to the page that was asked for, or had the form
+        that was sent."""
+        place = self.this(request)
+        if request.method != "GET":
+            place = "/" + request.headers.get("referer", "").partition("://")[2].partition("/")[2]
+        first = f"{root_of(request.scope)}/"
+        return self.url(request, "login", {"next": None if place == first else place})
 
     def back(self, request: Request, given: str | None, default: str) -> RedirectResponse:
         """After a POST: to a page of ours that the form names, else to a named route."""
         text = given or ""
-        ours = text.startswith(f"{root_of(request.scope)}/") and not text.startswith("//")
-        safe = ours and text.isprintable() and "\\" not in text and not urlsplit(text).netloc
+        safe = is_below(root_of(request.scope), text)
         return RedirectResponse(text if safe else self.url(request, default), 303)
 
     def route(self, name: str) -> str:
@@ -465,6 +475,15 @@ def root_of(scope: Scope) -> str:
     return str(scope["state"]["root"])
 
 
+def is_below(root: str, text: str) -> bool:
+    """Whether a browser that is sent to this text stays below the root: "//host" and "/\\host" are
+    of other sites, and ".." leads up."""
+    path = unquote(text.partition("?")[0])
+    inside = path.startswith(f"{root}/") and path[len(root) + 1 :][:1] not in ("/", "\\")
+    plain = text.startswith("/") and text.isprintable() and "\\" not in text
+    return inside and plain and not {".", ".."} & {*path.split("/")}
+
+
 def wants_html(request: HTTPConnection) -> bool:
     """Whether a refusal should be a page."""
     return not route_of(request.scope).startswith("/api/") and "text/html" in request.headers.get(
@@ -473,7 +492,8 @@ def wants_html(request: HTTPConnection) -> bool:
 
 
 def set_cookie(scope: Scope, answer: Response, name: str, value: str, seconds: int) -> None:
-    """A cookie of ours, for the place where the dashboard is served."""
+    """A cookie of ours, for the place where the dashboard is served. A browser sends it with links
+    from other sites, but not with their forms and scripts."""
     answer.set_cookie(
         name,
         value,
@@ -481,7 +501,7 @@ def set_cookie(scope: Scope, answer: Response, name: str, value: str, seconds: i
         path=root_of(scope) or "/",
         secure=is_secure(scope),
         httponly=True,
-        samesite="strict",
+        samesite="lax",
     )
 
 

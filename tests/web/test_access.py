@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.requests import HTTPConnection
 
 from msgworker import App
 from msgworker.errors import ConfigError
@@ -16,7 +19,7 @@ from msgworker.web import access, serving
 from msgworker.web import sessions as tokens
 from msgworker.web.access import Viewer
 from msgworker.web.sessions import Role, Sessions, entry
-from tests.support.web import TOKEN, Browser, Page, browse, dashboard_with
+from tests.support.web import HERE, TOKEN, Browser, Page, browse, dashboard_with
 
 OTHER = "another-token-of-the-tests"
 
@@ -80,7 +83,7 @@ def test_a_token_is_taken_as_bearer_or_basic_and_only_whole(
 
 def test_a_token_in_the_url_is_no_token(sqlite_app: App) -> None:
     client = Browser(dashboard_with(sqlite_app))
-    assert client.get(f"/?token={TOKEN}").headers["location"] == "/login"
+    assert client.get(f"/?token={TOKEN}").headers["location"].startswith("/login?next=")
 
 
 def test_every_token_is_compared_in_constant_time(
@@ -106,11 +109,113 @@ def test_a_browser_logs_in_and_out(sqlite_app: App) -> None:
     cookie = done.headers["set-cookie"]
     assert done.status_code == 303
     assert "HttpOnly" in cookie
-    assert "SameSite=strict" in cookie
+    assert "SameSite=lax" in cookie
     assert TOKEN not in cookie
     assert "ann, operator" in Page(client.get("/").text).text
     assert client.submit("/logout", {}).status_code == 303
     assert client.get("/").headers["location"] == "/login"
+
+
+def test_a_log_out_ends_all_sessions_that_the_browser_has_there(sqlite_app: App) -> None:
+    """With one key those of the dashboard at "/" count at "/queue" too."""
+    key = "k" * 32
+    upper, lower = (
+        Browser(dashboard_with(sqlite_app, root_path=root, key=key)) for root in ("", "/queue")
+    )
+    upper.log_in()
+    lower.cookies = upper.cookies
+    assert lower.get("/queue/").status_code == 200
+    lower.submit("/queue/login", {"token": TOKEN}, page="/queue/login")
+    assert len(list(lower.cookies.jar)) == 2
+    assert lower.submit("/queue/logout", {}, page="/queue/").status_code == 303
+    assert lower.get("/queue/").headers["location"] == "/queue/login"
+
+
+@pytest.mark.parametrize("root", ["", "/queue"])
+def test_a_log_in_leads_on_to_the_page_that_was_asked_for(sqlite_app: App, root: str) -> None:
+    client = Browser(dashboard_with(sqlite_app, root_path=root))
+    wanted = f"{root}/messages?topic=a%20b&status=dead"
+    form = client.get(wanted).headers["location"]
+    assert form.startswith(f"{root}/login?next=")
+    for token, code in (("a wrong one", 401), (TOKEN, 303)):
+        page = Page(client.get(form).text)
+        kept, _ = (one["value"] for _, one in page.elements if one.get("name") == "next")
+        sent = {"token": token, "next": kept}
+        found = client.submit(f"{root}/login", sent, page=f"{root}/login")
+        assert found.status_code == code
+        assert code == 303 or 'name="next" value="/' in found.text
+    assert found.headers["location"] == wanted
+    assert client.get(wanted).status_code == 200
+
+
+def test_a_form_that_comes_after_the_session_has_ended_leads_to_the_log_in(
+    sqlite_app: App,
+) -> None:
+    client = Browser(dashboard_with(sqlite_app, f"ann operator {TOKEN}", actions=True))
+    sent = {"origin": HERE, "referer": f"{HERE}/act/pause-topic?name=t"}
+    found = client.post("/act/pause-topic", data={"name": "t", "reason": "r"}, headers=sent)
+    assert found.status_code == 401
+    link = "/login?next=%2Fact%2Fpause-topic%3Fname%3Dt"
+    assert link in Page(found.text).links()
+    assert 'value="/act/pause-topic?name=t"' in client.get(link).text
+
+
+@pytest.mark.parametrize("root", ["", "/queue"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("//evil.example", "/{}//evil.example", "/{}/%2fevil.example", "\\\\evil.example"),
+        *("/{}/\\evil.example", "/{}/%5cevil.example", "/{}/%5Cevil.example", "/{}/..//evil"),
+        *("/{}/../evil", "/{}/%2e%2E/evil", "/{}/.%2e/evil", "/{}/a/../../evil", "/{}x/evil"),
+        *("http://evil.example/{}/", "https:evil.example", "javascript:alert(1)", "%2f{}/a"),
+        *("/{}/\t/evil.example", "\t//evil.example", " /{}/", "evil.example", "", "/{}/\r\nx: y"),
+    ],
+)
+def test_a_log_in_leads_to_no_place_but_of_this_dashboard(
+    sqlite_app: App, root: str, place: str
+) -> None:
+    at = place.replace("/{}", root).replace("{}", root[1:])
+    client = Browser(dashboard_with(sqlite_app, root_path=root))
+    sent = {"token": TOKEN, "next": at}
+    found = client.submit(f"{root}/login", sent, page=f"{root}/login")
+    assert (found.status_code, found.headers["location"]) == (303, f"{root}/")
+
+
+def test_a_form_of_another_site_ends_no_session(sqlite_app: App, subtests: Any) -> None:
+    """It comes without the cookie, and the browser would take the one of the answer."""
+    for dashboard in (dashboard_with(sqlite_app), sqlite_app.web(actions=True)):
+        for sent in ({"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"}):
+            with subtests.test(dashboard=dashboard, sent=sent):
+                found = Browser(dashboard).post("/login", data={"token": "x"}, headers=sent)
+                assert (found.status_code, found.headers.get("set-cookie")) == (403, None)
+
+
+@pytest.mark.parametrize("key", [None, "k" * 32])
+def test_a_dashboard_finds_its_session_among_cookies_of_other_paths(
+    sqlite_app: App, key: str | None
+) -> None:
+    """A browser sends those of the longest path first; of one host they may be of the same name."""
+    upper, lower = (
+        Browser(dashboard_with(sqlite_app, root_path=root, key=key)) for root in ("", "/queue")
+    )
+    upper.log_in()
+    lower.submit("/queue/login", {"token": TOKEN}, page="/queue/login")
+    (theirs,), (ours,) = upper.cookies.items(), lower.cookies.items()
+    assert theirs[0] == ours[0]
+    for texts in ([ours[1], theirs[1]], [theirs[1], ours[1]], ["x", ours[1]]):
+        sent = {"cookie": "; ".join(f"{ours[0]}={text}" for text in texts), "origin": HERE}
+        client = Browser(lower.app)
+        page = client.get("/queue/", headers=sent)
+        assert page.status_code == 200
+        token = re.search(r'name="csrf" value="([\w-]+)"', page.text)
+        assert token
+        form = {"csrf": token[1], "theme": "dark"}
+        assert client.post("/queue/theme", data=form, headers=sent).status_code == 303
+
+
+def test_of_two_colours_that_of_the_longer_path_counts(browser: Browser) -> None:
+    sent = {"cookie": "msgworker_theme=dark; msgworker_theme=light"}
+    assert 'data-theme="dark"' in browser.get("/", headers=sent).text
 
 
 def test_a_log_in_from_another_site_is_refused(sqlite_app: App) -> None:
@@ -160,6 +265,22 @@ def test_a_proxy_names_the_user_if_it_is_trusted(sqlite_app: App) -> None:
         near.get("/", headers=[("x-remote-user", "a"), ("x-remote-user", "b")]).status_code == 403
     )
     assert far.get("/", headers={"x-remote-user": "ann"}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("sent", "name"),
+    [
+        (b"J\xc3\xbcrgen M\xc3\xbcller \xe6\x9d\x8e", "Jürgen Müller 李"),
+        (b"Voil\xc3\xa0", "Voilà"),
+        (b"J\xfcrgen", "Jürgen"),
+    ],
+)
+def test_the_name_of_a_user_behind_a_proxy_is_utf8_or_else_latin1(sent: bytes, name: str) -> None:
+    door = access.Proxied("x-user", access.networks_of(["127.0.0.1"]))
+    scope = {"type": "http", "headers": [(b"x-user", sent)], "client": ("127.0.0.1", 1)}
+    found = asyncio.run(door.admit(HTTPConnection(scope)))
+    assert found is not None
+    assert found.name == name
 
 
 @pytest.mark.parametrize(

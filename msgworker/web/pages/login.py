@@ -20,7 +20,7 @@ log = logger("msgworker.web")
 async def login(site: Site, request: Request) -> dict[str, Any]:
     if not site.door.logs_in:
         raise HTTPException(404, "there is nothing to log in to")
-    return {"wrong": False}
+    return {"wrong": False, "wanted": request.query_params.get("next", "")}
 
 
 @page("/login", method="POST")
@@ -28,20 +28,22 @@ async def log_in(site: Site, request: Request) -> Response:
     door = site.door
     if not isinstance(door, access.Tokens):
         raise HTTPException(404, "there is nothing to log in to")
-    found = door.viewer(forms.form_of(request).get("token", "").strip(), "session")
+    form = forms.form_of(request)
+    found = door.viewer(form.get("token", "").strip(), "session")
     if found is None:
         extra = {"event": Said.WEB_REFUSED}
         log.warning("a log-in with a wrong token, from %s", client_of(request), extra=extra)
-        return site.render(request, "login.html", 401, wrong=True)
+        return site.render(request, "login.html", 401, wrong=True, wanted=form.get("next", ""))
     site.sessions.end(request.state.session)
     request.state.viewer = found
     request.state.session = site.sessions.begin(door.entry_of(found.name))
-    return RedirectResponse(site.url(request, "overview"), 303)
+    return site.back(request, form.get("next"), "overview")
 
 
 @page("/logout", method="POST")
 async def logout(site: Site, request: Request) -> Response:
-    site.sessions.end(request.state.session)
+    for one in site.sessions.of(request):
+        site.sessions.end(one)
     request.state.session = None
     return RedirectResponse(site.url(request, "overview"), 303)
 
