@@ -1138,8 +1138,8 @@ SELECT msgworker_cancel.msg_id, msgworker_cancel.actor, msgworker_cancel.reason,
     msgworker_cancel.requested_at, msgworker_cancel.seen_owner, msgworker_cancel.seen_tries,
     msgworker_message.msg_id AS m, msgworker_message.status, coalesce(msgworker_message.error_try_times, 0) AS
     n, (CASE typeof(msgworker_message.claimed_by) WHEN 'text' THEN
-    CAST(substr(CAST(msgworker_message.claimed_by AS BLOB), 1, 8004) AS TEXT) WHEN 'blob' THEN
-    substr(msgworker_message.claimed_by, 1, 8004) ELSE msgworker_message.claimed_by END) AS o
+    ifnull(CAST(substr(CAST(msgworker_message.claimed_by AS BLOB), 1, 8004) AS TEXT), '') WHEN 'blob' THEN
+    ifnull(substr(msgworker_message.claimed_by, 1, 8004), x'') ELSE msgworker_message.claimed_by END) AS o
 FROM msgworker_cancel LEFT OUTER JOIN msgworker_message ON msgworker_cancel.msg_id = msgworker_message.msg_id
 WHERE msgworker_cancel.table_name = ? ORDER BY msgworker_cancel.msg_id
  LIMIT ? OFFSET ?;
@@ -1147,8 +1147,8 @@ SELECT msgworker_cancel.msg_id, msgworker_cancel.actor, msgworker_cancel.reason,
     msgworker_cancel.requested_at, msgworker_cancel.seen_owner, msgworker_cancel.seen_tries,
     msgworker_message.msg_id AS m, msgworker_message.status, coalesce(msgworker_message.error_try_times, 0) AS
     n, (CASE typeof(msgworker_message.claimed_by) WHEN 'text' THEN
-    CAST(substr(CAST(msgworker_message.claimed_by AS BLOB), 1, 8004) AS TEXT) WHEN 'blob' THEN
-    substr(msgworker_message.claimed_by, 1, 8004) ELSE msgworker_message.claimed_by END) AS o
+    ifnull(CAST(substr(CAST(msgworker_message.claimed_by AS BLOB), 1, 8004) AS TEXT), '') WHEN 'blob' THEN
+    ifnull(substr(msgworker_message.claimed_by, 1, 8004), x'') ELSE msgworker_message.claimed_by END) AS o
 FROM msgworker_cancel LEFT OUTER JOIN msgworker_message ON msgworker_cancel.msg_id = msgworker_message.msg_id
 WHERE msgworker_cancel.table_name = ? AND msgworker_cancel.msg_id IN (SELECT value
 FROM json_each(?)) ORDER BY msgworker_cancel.msg_id;
@@ -1156,8 +1156,8 @@ SELECT msgworker_cancel.msg_id, msgworker_cancel.actor, msgworker_cancel.reason,
     msgworker_cancel.requested_at, msgworker_cancel.seen_owner, msgworker_cancel.seen_tries,
     msgworker_message.msg_id AS m, msgworker_message.status, coalesce(msgworker_message.error_try_times, 0) AS
     n, (CASE typeof(msgworker_message.claimed_by) WHEN 'text' THEN
-    CAST(substr(CAST(msgworker_message.claimed_by AS BLOB), 1, 8004) AS TEXT) WHEN 'blob' THEN
-    substr(msgworker_message.claimed_by, 1, 8004) ELSE msgworker_message.claimed_by END) AS o
+    ifnull(CAST(substr(CAST(msgworker_message.claimed_by AS BLOB), 1, 8004) AS TEXT), '') WHEN 'blob' THEN
+    ifnull(substr(msgworker_message.claimed_by, 1, 8004), x'') ELSE msgworker_message.claimed_by END) AS o
 FROM msgworker_cancel LEFT OUTER JOIN msgworker_message ON msgworker_cancel.msg_id = msgworker_message.msg_id
 WHERE msgworker_cancel.table_name = ? AND (coalesce(msgworker_message.status, 0) != 1 OR
     msgworker_message.claimed_by = CAST(? AS TEXT)) ORDER BY msgworker_cancel.msg_id
@@ -1166,8 +1166,8 @@ WHERE msgworker_cancel.table_name = ? AND (coalesce(msgworker_message.status, 0)
 -- running: The running ones among these messages, with their owner (None if unknown) and tries; at most
 --     `max_ids` ids
 SELECT msgworker_message.msg_id, (CASE typeof(msgworker_message.claimed_by) WHEN 'text' THEN
-    CAST(substr(CAST(msgworker_message.claimed_by AS BLOB), 1, 8004) AS TEXT) WHEN 'blob' THEN
-    substr(msgworker_message.claimed_by, 1, 8004) ELSE msgworker_message.claimed_by END) AS o,
+    ifnull(CAST(substr(CAST(msgworker_message.claimed_by AS BLOB), 1, 8004) AS TEXT), '') WHEN 'blob' THEN
+    ifnull(substr(msgworker_message.claimed_by, 1, 8004), x'') ELSE msgworker_message.claimed_by END) AS o,
     coalesce(msgworker_message.error_try_times, 0) AS n
 FROM msgworker_message
 WHERE msgworker_message.msg_id IN (SELECT value

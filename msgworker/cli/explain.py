@@ -406,23 +406,23 @@ def _counted(rows: list[Count], state: State, counts: list[Count]) -> Capped:
 
 def _print_counts(counts: list[Count]) -> None:
     """A row for each topic, and one for all of them if there are several."""
-    by_topic: dict[str | None, list[Count]] = defaultdict(list)
+    by_topic: dict[str, list[Count]] = defaultdict(list)
     for count in counts:
         if count.exact is not Exact.ABOUT:  # an estimate is for all topics together
-            by_topic[count.topic].append(count)
-    rows = sorted(by_topic.items(), key=lambda row: row[0] or "")
+            by_topic[topic_of(count.topic)].append(count)
+    rows = sorted(by_topic.items())
     if len(rows) != 1 or any(count.exact is Exact.ABOUT for count in counts):
         rows.append(("all topics", counts))
     words = [w for w in State if w is not State.UNKNOWN or any(c.status is w for c in counts)]
     columns = [
-        Column("TOPIC", lambda row: row[0], share=1),
+        Column("TOPIC", lambda row: row[0] or '""', share=1),
         *(Column(word.value.upper(), partial(in_state, word, counts), "right") for word in words),
         Column("OLDEST OPEN", _oldest, "right"),
     ]
     print_table(columns, rows)
 
 
-def in_state(state: State, counts: list[Count], row: tuple[str | None, list[Count]]) -> str:
+def in_state(state: State, counts: list[Count], row: tuple[str, list[Count]]) -> str:
     found = _counted(row[1], state, counts)
     if found.about:
         return f"~{rounded(found.count):,}"
@@ -431,7 +431,7 @@ def in_state(state: State, counts: list[Count], row: tuple[str | None, list[Coun
     return str(found) if found else "-"
 
 
-def _oldest(row: tuple[str | None, list[Count]]) -> str:
+def _oldest(row: tuple[str, list[Count]]) -> str:
     ages = [c.oldest_seconds for c in row[1] if c.status in OPEN and c.oldest_seconds is not None]
     return age(max(ages)) if ages else "-"
 

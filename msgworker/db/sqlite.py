@@ -115,11 +115,11 @@ class SQLite(Database):
 
     bytewise = "({0} COLLATE BINARY)"
     # In bytes, since characters are counted up to a NUL there; and each value is loaded once, since
-    # it is loaded whole.
+    # it is loaded whole. A part of no bytes is NULL there.
     beginning = (
         "(CASE typeof({0}) WHEN 'text'"
-        f" THEN CAST(substr(CAST({{0}} AS BLOB), 1, {_MOST}) AS TEXT)"
-        f" WHEN 'blob' THEN substr({{0}}, 1, {_MOST}) ELSE {{0}} END)"
+        f" THEN ifnull(CAST(substr(CAST({{0}} AS BLOB), 1, {_MOST}) AS TEXT), '')"
+        f" WHEN 'blob' THEN ifnull(substr({{0}}, 1, {_MOST}), x'') ELSE {{0}} END)"
     )
     given_back = "CAST({0} AS TEXT)"
 

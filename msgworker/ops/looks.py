@@ -131,8 +131,9 @@ def filter_of(words: tuple[State, ...], **given: Any) -> Filter:
                 f"acknowledged is about dead messages, not about those that are {words[0]}"
             )
         words = (State.DEAD,)
-    for name in ("topic", "error", "fingerprint"):
+    for name in ("error", "fingerprint"):
         check_text(name, given.get(name))
+    check_topic(given.get("topic"))
     check_since(given.get("since"))
     for name, least in (("job", 1), ("up_to", LEAST)):
         if given.get(name) is not None:
@@ -149,6 +150,12 @@ def check_text(name: str, value: Any) -> None:
     """Raise ConfigError for what is neither None nor a text, and for an empty one."""
     if value is not None and (not isinstance(value, str) or not value):
         raise ConfigError(f"{name} must be a text, got {value!r:.80}")
+
+
+def check_topic(value: Any) -> None:
+    """The same for a topic, which may be empty: rows of others may say so."""
+    if value != "":
+        check_text("topic", value)
 
 
 def check_since(since: Any) -> None:
@@ -493,7 +500,7 @@ class Looks:
         there. Raises ConfigError.
         """
         _check_window(window)
-        check_text("topic", topic)
+        check_topic(topic)
         from msgworker.queries import counts
 
         return self._read(counts.history_of, window=window, topic=topic)

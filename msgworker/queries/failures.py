@@ -16,11 +16,12 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
-from msgworker.db import UtcDateTime, beginning, bytewise, real_instant, same_text
-from msgworker.message import State
-from msgworker.payload import shortened, shown
+from msgworker.db import UtcDateTime, beginning, bytewise, real_instant
+from msgworker.message import DEFAULT_TOPIC, State, topic_of
+from msgworker.payload import shortened, shown, text_of
 from msgworker.store import bounded, tries
 from msgworker.store.bounded import Found, cursor_place, cursor_text, in_state
+from msgworker.store.rows import is_topic
 from msgworker.store.tries import fingerprint, in_common, masked, unplaced
 from msgworker.table import Cols, Tables
 from msgworker.table.tables import ONE, ZERO
@@ -91,13 +92,13 @@ class _Group:
     def count(self) -> int:
         return self.dead + self.failing
 
-    def add(self, facts: Sequence[Any]) -> None:
-        """facts: a row of `_grouped`, behind its key."""
+    def add(self, facts: Sequence[Any], *, has_topic: bool) -> None:
+        """facts: a row of `_grouped`, behind its key. has_topic: whether the table has topics."""
         topic, left, count, first, last, i, waiting, least, most = facts
         self.failing += count if left else 0
         self.dead += 0 if left else count
-        if topic is not None:
-            self.topics.add(shortened(topic) if isinstance(topic, str) else shown(topic))  # a BLOB
+        if has_topic:
+            self.topics.add(topic_of(text_of(topic)))
         self.first = min((x for x in (self.first, first) if x is not None), default=None)
         self.last = max((x for x in (self.last, last) if x is not None), default=None)
         if i is not None and i >= self.sample:
@@ -124,7 +125,9 @@ def failures(
     bounded.refuse_lacking(t, topic=topic, job=job)
     groups: dict[str, _Group] = {}
     params: dict[str, Any] = {"newest": newest, "topic": topic, "since": since, "job": job}
-    asked = (topic is not None and t.has("topic"), since is not None, job is not None)
+    has_topic = t.has("topic")
+    by_topic = None if topic is None or not has_topic else topic == DEFAULT_TOPIC
+    asked = (by_topic, since is not None, job is not None)
     grouped = t.built(("failures", asked), lambda: _grouped(t, *asked, bare=False))
     read = 0
     bare = False
@@ -132,7 +135,7 @@ def failures(
         read += int(facts[2])
         bare |= key is None
         if key is not None:
-            groups.setdefault(key, _Group()).add(facts)
+            groups.setdefault(key, _Group()).add(facts, has_topic=has_topic)
     if bare:
         statement = t.built(("failures_bare", asked), lambda: _grouped(t, *asked, bare=True))
         for raw, *facts in conn.execute(statement, params).all():
@@ -140,7 +143,7 @@ def failures(
             group = groups.setdefault(fingerprint(raw or ""), _Group())
             group.texts[unplaced(text or "")] += int(facts[2])
             facts += [text, text]
-            group.add(facts)
+            group.add(facts, has_topic=has_topic)
     ranked = sorted(groups.items(), key=lambda g: (-g[1].count, g[0]))
     if after is not None:
         count, last = cursor_place(after, int, str)
@@ -191,7 +194,7 @@ def _shown(key: str, group: _Group, samples: dict[int, list[tries.Try]]) -> Fail
     )
 
 
-def _texts(t: Tables, by_topic: bool, since: bool, by_job: bool) -> sa.Select[Any]:
+def _texts(t: Tables, by_topic: bool | None, since: bool, by_job: bool) -> sa.Select[Any]:
     """Of groups that vary the commonest texts of last tries: their group, text, how many say so,
     and how many different ones it has."""
     f = _failed(t, by_job, {*"itpxa", *(("at", "f") if since else ())}).c
@@ -251,17 +254,21 @@ def _waited_for(t: Tables, c: Cols) -> ColumnElement[Any]:
     return sa.case((waits, first.scalar_subquery()))
 
 
-def _asked(t: Tables, f: Any, topic: bool, since: bool) -> list[ColumnElement[bool]]:
-    """What is asked for: what no operator knows, and the conditions of a narrower question."""
+def _asked(t: Tables, f: Any, topic: bool | None, since: bool) -> list[ColumnElement[bool]]:
+    """What is asked for: what no operator knows, and the conditions of a narrower question. topic:
+    None = of all; whether it is the one of messages without any."""
     where: list[ColumnElement[bool]] = [f.a == ZERO]
-    if topic:
-        where.append(same_text(f.t, bindparam("topic", type_=sa.String())))
+    if topic is not None:
+        named = bindparam("topic", type_=sa.String())
+        where.append(is_topic(f.t, named, none=topic))
     if since:
         where.append(sa.func.coalesce(f.at, f.f) >= bindparam("since", type_=UtcDateTime()))
     return where
 
 
-def _grouped(t: Tables, by_topic: bool, since: bool, by_job: bool, bare: bool) -> sa.Select[Any]:
+def _grouped(
+    t: Tables, by_topic: bool | None, since: bool, by_job: bool, bare: bool
+) -> sa.Select[Any]:
     """The groups, topic by topic: by the last try; bare: of rows without one by their error."""
     f = _failed(t, by_job).c
     topic: list[Any] = [f.t] if t.has("topic") else []

@@ -44,7 +44,7 @@ from msgworker.message import (
     ends_at,
 )
 from msgworker.payload import is_text
-from msgworker.store.rows import MIN_ID, from_indexes, in_all, running_ids
+from msgworker.store.rows import MIN_ID, from_indexes, in_all, is_topic, running_ids
 from msgworker.store.tries import in_group
 from msgworker.table import JOB, Cols, Tables, lit
 from msgworker.table.tables import by_job, job_status
@@ -425,7 +425,7 @@ def refuse_lacking(t: Tables, **given: Any) -> None:
 
 def of_topic(column: ColumnElement[Any] | None, topic: Any) -> list[ColumnElement[bool]]:
     """The message is of this topic; see `refuse_lacking`."""
-    return [] if column is None else [same_text(column, topic)]
+    return [] if column is None else [is_topic(column, topic, none=topic == DEFAULT_TOPIC)]
 
 
 def where(t: Tables, c: Cols, wanted: Filter) -> list[ColumnElement[bool]]:

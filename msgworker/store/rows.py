@@ -19,6 +19,7 @@ from msgworker.db import (
     fetch_text,
     instant_text,
     now,
+    same_text,
     text_for,
     text_kind,
     text_length,
@@ -92,6 +93,12 @@ NIL = 0
 MIN_ID = -(1 << 63)
 """No msg_id is lower."""
 _ROW_NUMBERS = itemgetter(*map(Row._fields.index, ("tries", "crash_times", "later_times")))
+
+
+def is_topic(column: ColumnElement[Any], topic: Any, *, none: bool) -> ColumnElement[bool]:
+    """The column names this topic; none: or nothing, as `message.topic_of` says of "default"."""
+    same = same_text(column, topic)
+    return sa.or_(same, column.is_(None)) if none else same
 
 
 def types_of(values: Iterable[Iterable[Any]]) -> set[type]:

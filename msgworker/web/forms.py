@@ -84,11 +84,11 @@ class Chosen:
     def of(cls, given: Mapping[str, str]) -> Chosen:
         """From a query or a form; raises ConfigError for a text that is too long or not allowed.
 
-        Spaces around a value are removed, but not those of an object."""
+        Spaces around a value are removed, but not those of a topic or an object."""
         found: dict[str, str] = {}
         for one in fields(cls):
             text = given.get(one.name, "")
-            text = text if one.name == "object" else text.strip()
+            text = text if one.name in ("topic", "object") else text.strip()
             most = MOST_IDS * 20 if one.name == "ids" else MOST_TEXT
             if len(text) > most:
                 raise ConfigError(f"{one.name} has at most {most:,} characters")

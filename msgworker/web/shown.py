@@ -229,13 +229,13 @@ def instant(value: datetime | None) -> Markup:
 
 def links(url: Callable[..., str]) -> dict[str, Callable[..., Any]]:
     """`url`, and `href`: the attribute of a link, or nothing where a filter would not take a name:
-    it is longer than MOST_NAME, or not UTF-8; or no path can have it: a part of it is "..", say.
-    Such an element is no link, and its text is cut."""
+    it is empty, longer than MOST_NAME, or not UTF-8; or no path can have it: a part of it is "..",
+    say. Such an element is no link, and its text is cut."""
 
     def href(name: str, /, query: Mapping[str, Any] | None = None, **path: Any) -> Markup:
         placed = [one for one in path.values() if isinstance(one, str)]
         named = [*placed, *(one for one in (query or {}).values() if isinstance(one, str))]
-        if any(len(one) > MOST_NAME or not is_text(one) for one in named):
+        if any(not 0 < len(one) <= MOST_NAME or not is_text(one) for one in named):
             return Markup("")
         if any(
             part in ("", ".", "..") or "\n" in part for one in placed for part in one.split("/")

@@ -74,6 +74,29 @@ def test_a_filter_finds_what_is_written_so(blind: App, name: str) -> None:
     assert _topics(blind, topic=name.swapcase() + "x") == []
 
 
+def test_what_is_counted_of_a_topic_is_found_in_it(blind: App) -> None:
+    """Messages without a topic are those of "default"; an empty text is a topic of its own."""
+    names = (None, "", "default", "Default", "mail", "mail ", " ")
+    for name in names:
+        _fill(blind, topic=name, status=-1, tries=3)
+    ops = blind.ops
+    counted = {one.topic: one.count("dead").count for one in ops.overview().topics}
+    assert counted == {**dict.fromkeys(names[1:], 4), "default": 8}
+    for name, count in counted.items():
+        groups = ops.failures(topic=name)
+        assert sum(one.count for one in groups) == count
+        assert {one.topics for one in groups} == {(name,)}
+        assert len(ops.find(topic=name)) == len(ops.messages(topic=name)) == count
+        assert ops.acknowledge(topic=name, dry_run=True).changed == count
+    assert {one.topic for one in ops.find(topic="")} == {""}
+
+
+def test_an_empty_object_is_one(blind: App) -> None:
+    _fill(blind, obj="")
+    assert {one.object_id for one in blind.ops.find(object_id="")} == {""}
+    assert [(one.object_id, one.behind) for one in blind.ops.lanes()] == [("", 3)]
+
+
 def test_a_write_of_an_operator_touches_its_topic_only(blind: App) -> None:
     _fill(blind)
     for done in (blind.ops.discard(topic=name, reason="no") for name in ("MAIL", "mail ")):

@@ -216,14 +216,11 @@ def test_ids_are_whole_numbers_of_64_bits(app, subtests):
 def test_an_error_names_the_argument_that_is_no_text(app, subtests):
     for value in (7, "", b"t", ["t"], object()):
         with subtests.test(value=value):
+            topics = (app.ops.find, app.ops.messages, app.ops.history) if value != "" else ()
             for look, name in (
-                *(
-                    (one, word)
-                    for one in (app.ops.find, app.ops.messages)
-                    for word in ("topic", "error")
-                ),
+                *((one, "topic") for one in topics),
+                *((one, "error") for one in (app.ops.find, app.ops.messages)),
                 *((app.ops.audit, word) for word in ("kind", "actor")),
-                (app.ops.history, "topic"),
             ):
                 with pytest.raises(ConfigError, match=f"^{name} must be a text"):
                     look(**{name: value})

@@ -155,11 +155,23 @@ def test_a_topic_that_no_path_can_name_is_no_link(sqlite_app: App, ann: Browser,
         assert found == [], path
 
 
+def test_an_empty_name_is_shown_and_leads_to_no_list_of_others(
+    sqlite_app: App, ann: Browser
+) -> None:
+    put(sqlite_app, ("", FAILED), ("", NEW), topic="", last_error="E: no")
+    (lists,) = {ann.get("/system").links.count("/messages")}
+    for path in ("/topics", "/lanes?by=object", "/messages/1"):
+        page = ann.get(path)
+        assert "(empty)" in page.main
+        assert page.links.count("/messages") == lists
+        assert not [one for one in page.links if one.startswith("/messages?status")]
+
+
 @pytest.mark.parametrize(
     ("path", "code", "text"),
     [
         ("/topics/nothing", 404, 'no message of topic "nothing"'),
-        ("/topics/", 400, "topic must be a text"),
+        ("/topics/", 404, 'no message of topic ""'),
         ("/topics/a%00b", 400, "NUL"),
         ("/topics/%FF", 404, "no message of topic"),
         ("/topics/t?window=2h", 400, "window is one of"),

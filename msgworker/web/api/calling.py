@@ -121,9 +121,9 @@ def _storable(value: str) -> str:
     return value
 
 
-def _words(most: int) -> Any:
-    """A text of 1 to `most` characters without NUL, which databases do not store."""
-    return Field(min_length=1, max_length=most, pattern=r"^[^\x00]*$")
+def _words(most: int, least: int = 1) -> Any:
+    """A text of `least` to `most` characters without NUL, which databases do not store."""
+    return Field(min_length=least, max_length=most, pattern=r"^[^\x00]*$")
 
 
 _STORABLE = AfterValidator(_storable)
@@ -133,7 +133,7 @@ Id = Annotated[int, Field(strict=True, ge=LEAST, le=MOST)]
 IdText = Annotated[int, Field(ge=LEAST, le=MOST), BeforeValidator(_whole)]
 Count = Annotated[int, Field(strict=True, ge=0, le=MOST)]
 Status = Literal["new", "processing", "done", "failed", "dead", "unknown"]
-Topic = Annotated[str, _words(1000), _STORABLE]
+Topic = Annotated[str, _words(1000, least=0), _STORABLE]
 NewTopic = Annotated[str, _words(100), _STORABLE]
 ObjectId = Annotated[str, _words(190), _STORABLE]
 Key = Annotated[str, _words(190), _STORABLE]
