@@ -251,6 +251,35 @@ for fn in (lambda: url_of("memory"), lambda: url_of("none"), app):
     assert done.stderr.count("OPTIONS odd are not taken over") == 1
 
 
+def test_several_hosts_of_a_database_are_taken_over_as_libpq_takes_them():
+    script = """
+from django.conf import settings
+given = {
+    "two": ("postgresql", "a,b", "5432,5433"), "one port": ("postgresql", "a,b", 5433),
+    "no port": ("postgresql", "/run/a,::1", ""), "uneven": ("postgresql", "a,b", "1,2,3"),
+    "no number": ("postgresql", "a,b", "1,x"), "mysql": ("mysql", "a,b", "1,2"),
+}
+settings.configure(DATABASES={"default": {}} | {
+    alias: {"ENGINE": f"django.db.backends.{engine}", "NAME": "crm", "HOST": host, "PORT": port}
+    for alias, (engine, host, port) in given.items()
+})
+from msgworker.contrib.django.connection import url_of
+for alias in given:
+    try:
+        url = url_of(alias)
+        args = url.get_dialect()().create_connect_args(url)[1]
+        print(args["host"], args["port"])
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+    done = run({**os.environ, "PYTHONPATH": str(ROOT)}, "-c", AS_MYSQLDB + script)
+    lines = done.stdout.splitlines()
+    assert lines[:3] == ["a,b 5432,5433", "a,b 5433,5433", "/run/a,::1 ,"], done.stderr
+    for line, alias in zip(lines[3:], ("uneven", "no number", "mysql"), strict=True):
+        assert line.startswith(f"ConfigError database '{alias}'")
+        assert "PORT" in line
+
+
 @pytest.mark.parametrize(
     ("setting", "says"),
     [

@@ -111,7 +111,21 @@ def url_of(alias: str) -> sa.URL:
 
 
 def _postgresql(alias: str, given: Mapping[str, Any]) -> sa.URL:
-    return _url("postgresql+psycopg", given, _query(alias, given, _LIBPQ))
+    query, host, port = _query(alias, given, _LIBPQ), given.get("HOST") or "", given.get("PORT")
+    if "," in f"{host}{port or ''}":  # several servers, as libpq takes them
+        hosts, ports = f"{host}".split(","), f"{port or ''}".split(",")
+        if len(ports) == 1:
+            ports *= len(hosts)
+        if len(ports) != len(hosts):
+            raise ConfigError(
+                f"database {alias!r} has {len(hosts)} HOST and {len(ports)} PORT: give one PORT, "
+                "or one for each HOST"
+            )
+        for one in ports:
+            _port(alias, one)
+        query |= {"host": ",".join(hosts), "port": ",".join(ports)}
+        given = {**given, "HOST": "", "PORT": ""}
+    return _url(alias, "postgresql+psycopg", given, query)
 
 
 def _mysql(alias: str, given: Mapping[str, Any]) -> sa.URL:
@@ -123,7 +137,7 @@ def _mysql(alias: str, given: Mapping[str, Any]) -> sa.URL:
     if str(given.get("HOST") or "").startswith("/"):
         query["unix_socket"] = given["HOST"]
         given = {**given, "HOST": ""}
-    return _url("mysql+pymysql", given, query)
+    return _url(alias, "mysql+pymysql", given, query)
 
 
 def _sqlite(alias: str, given: Mapping[str, Any]) -> sa.URL:
@@ -140,8 +154,8 @@ def _sqlite(alias: str, given: Mapping[str, Any]) -> sa.URL:
 def _oracle(alias: str, given: Mapping[str, Any]) -> sa.URL:
     if given.get("HOST"):
         named = {**given, "NAME": ""}
-        return _url("oracle+oracledb", named, {"service_name": given["NAME"]})
-    return _url("oracle+oracledb", {**given, "HOST": given["NAME"], "NAME": ""}, {})
+        return _url(alias, "oracle+oracledb", named, {"service_name": given["NAME"]})
+    return _url(alias, "oracle+oracledb", {**given, "HOST": given["NAME"], "NAME": ""}, {})
 
 
 _BY_VENDOR: dict[str, Callable[[str, Mapping[str, Any]], sa.URL]] = {
@@ -165,14 +179,23 @@ def _warn_once(alias: str, left: str) -> None:
     log.warning(text, alias, left)
 
 
-def _url(driver: str, given: Mapping[str, Any], query: Mapping[str, Any]) -> sa.URL:
-    port = given.get("PORT")
+def _port(alias: str, given: Any) -> int | None:
+    """Raises ConfigError if it is none."""
+    if not given:
+        return None
+    try:
+        return int(given)
+    except ValueError:
+        raise ConfigError(f"database {alias!r}: PORT must be a number, got {given!r:.80}") from None
+
+
+def _url(alias: str, driver: str, given: Mapping[str, Any], query: Mapping[str, Any]) -> sa.URL:
     return sa.URL.create(
         driver,
         username=given.get("USER") or None,
         password=given.get("PASSWORD") or None,
         host=given.get("HOST") or None,
-        port=int(port) if port else None,
+        port=_port(alias, given.get("PORT")),
         database=given.get("NAME") or None,
         query={name: str(value) for name, value in query.items()},
     )
