@@ -227,6 +227,10 @@ def instant(value: datetime | None) -> Markup:
     return Markup('<time datetime="{}" title="{} UTC">{} UTC</time>').format(iso, text, text)
 
 
+_NAMES = ("topic", "object", "name")
+"""What a link names; another value of a query may be left out."""
+
+
 def links(url: Callable[..., str]) -> dict[str, Callable[..., Any]]:
     """`url`, and `href`: the attribute of a link, or nothing where a filter would not take a name:
     it is empty, longer than MOST_NAME, or not UTF-8; or no path can have it: a part of it is "..",
@@ -234,7 +238,8 @@ def links(url: Callable[..., str]) -> dict[str, Callable[..., Any]]:
 
     def href(name: str, /, query: Mapping[str, Any] | None = None, **path: Any) -> Markup:
         placed = [one for one in path.values() if isinstance(one, str)]
-        named = [*placed, *(one for one in (query or {}).values() if isinstance(one, str))]
+        texts = [(key, one) for key, one in (query or {}).items() if isinstance(one, str)]
+        named = [*placed, *(one for key, one in texts if one or key in _NAMES)]
         if any(not 0 < len(one) <= MOST_NAME or not is_text(one) for one in named):
             return Markup("")
         if any(

@@ -161,7 +161,6 @@ def test_rerun_refuses(sqlite, subtests):
         {"ids": [1], "topic": "t"},
         {"ids": [1], "status": "dead"},
         {"topic": 7},
-        {"topic": ""},
         {"error": 7},
         {"since": "yesterday"},
         {"since": datetime(2026, 1, 1)},  # noqa: DTZ001 - that is what is wrong
