@@ -25,6 +25,10 @@ from msgworker.web.site import Site, route_of, set_cookie, wants_html
 MOST_BODY = 64 * 1024
 BODY_SECONDS = 10.0
 FAILED = "an error of the dashboard; its log says more"
+WITHOUT_TOKEN = (
+    "a program has to send Authorization: Bearer, with a token of this dashboard (--token-file or "
+    "MSGWORKER_WEB_TOKEN), or one that the proxy in front or auth= verifies"
+)
 NUL = "a value must not contain the character NUL (%00)"
 READING = ("GET", "HEAD")
 PROBES = ("/healthz", "/readyz")
@@ -157,8 +161,8 @@ class Hosts(Guard):
         """Whether it reads for a probe, or for a program with a token."""
         if request.method not in READING:
             return False
-        scheme = request.headers.get("authorization", "").partition(" ")[0].lower()
-        return route_of(request.scope) in PROBES or (self._site.door.logs_in and scheme == "bearer")
+        with_token = self._site.door.logs_in and has_bearer(request)
+        return route_of(request.scope) in PROBES or with_token
 
 
 def _own(scope: Scope) -> frozenset[str]:
@@ -302,7 +306,8 @@ class SameOrigin(Guard):
     comes from here, and the form carries the token of the session.
 
     One with `Authorization: Bearer` needs neither: no browser adds that header by itself, so
-    another site cannot make one send it.
+    another site cannot make one send it. Where a proxy or `auth=` verifies that token, a proxy may
+    add it: there it counts for the API alone, from what is no browser (see `is_of_a_browser`).
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -315,6 +320,9 @@ class SameOrigin(Guard):
         viewer: Viewer | None = request.state.viewer
         if viewer is not None and viewer.sent_on_purpose:
             return None
+        if route_of(request.scope).startswith("/api/") and not is_of_a_browser(request):
+            vouched = viewer is not None and viewer.by in ("proxy", "callable")
+            return None if vouched and has_bearer(request) else WITHOUT_TOKEN
         if not comes_from_here(request):
             return (
                 "a change must come from a page of this dashboard; if it does, a proxy in front "
@@ -326,6 +334,17 @@ class SameOrigin(Guard):
         if not self._site.sessions.is_form_token(request.state.session, given):
             return "the form is of another session, or too old: load the page again"
         return None
+
+
+def has_bearer(request: Request) -> bool:
+    scheme = request.headers.get("authorization", "").partition(" ")[0]
+    return scheme.lower() == "bearer"
+
+
+def is_of_a_browser(request: Request) -> bool:
+    """Whether a write says from which page it comes, as those of all browsers do: with Origin, over
+    TLS and to this machine also with Sec-Fetch-Site."""
+    return "origin" in request.headers or "sec-fetch-site" in request.headers
 
 
 def comes_from_here(request: Request) -> bool:

@@ -13,7 +13,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from msgworker import App
 from msgworker.errors import ConfigError
-from msgworker.web import access, guard
+from msgworker.web import access, application, guard
 from tests.support.waiting import until
 from tests.support.web import HERE, TOKEN, Browser, Page, browse, dashboard_with
 
@@ -244,6 +244,59 @@ def test_a_write_with_a_bearer_token_needs_no_form(sqlite_app: App) -> None:
         "/theme", data={"theme": "dark"}, headers={"authorization": f"Bearer {TOKEN}"}
     )
     assert found.status_code == 303
+
+
+def _verifying(request: Any) -> str | None:
+    given = request.headers.get("authorization"), request.headers.get("cookie")
+    return "crm" if "Bearer of-the-program" in given or "of=the-program" in given else None
+
+
+def _write(client: Browser, path: str = "/api/v1/topics/t/pause", **headers: str) -> Any:
+    sent = {name.replace("_", "-"): text for name, text in headers.items()}
+    return client.post(path, headers=sent)
+
+
+def test_a_program_whose_token_auth_or_a_proxy_verifies_writes_by_the_api(sqlite_app: App) -> None:
+    token = {"authorization": "Bearer of-the-program"}
+    named = access.Proxied("x-user", access.networks_of(["127.0.0.1"]))
+    for topic, auth in (("a", _verifying), ("b", named)):
+        served = application.dashboard(sqlite_app, auth=auth, role="admin", actions=True)
+        path = f"/api/v1/topics/{topic}/pause"
+        assert _write(Browser(served), path, **token, x_user="crm").status_code == 200
+    assert [one.actor for one in sqlite_app.ops.audit()] == ["crm", "crm"]
+
+
+def test_a_token_that_a_proxy_adds_to_what_browsers_send_is_no_form_token(
+    sqlite_app: App, subtests: Any
+) -> None:
+    token = {"authorization": "Bearer of-the-program", "x_user": "crm"}
+    named = access.Proxied("x-user", access.networks_of(["127.0.0.1"]))
+    for auth in (_verifying, named):
+        client = Browser(application.dashboard(sqlite_app, auth=auth, role="admin", actions=True))
+        for page in (
+            *({"origin": one} for one in (HERE, "null", "http://evil.example")),
+            *({"sec_fetch_site": one} for one in ("cross-site", "same-origin", "none")),
+        ):
+            with subtests.test(auth=auth, page=page):
+                assert _write(client, **token, **page).status_code == 403
+        assert _write(client, "/theme", **token).status_code == 403
+    assert sqlite_app.ops.audit() == []
+
+
+def test_a_program_without_a_token_is_told_to_send_one(sqlite_app: App, subtests: Any) -> None:
+    by_auth = browse(sqlite_app, auth=_verifying, role="admin", actions=True)
+    with_session = Browser(dashboard_with(sqlite_app, actions=True))
+    with_session.log_in()
+    junk = {"authorization": "Bearer junk"}
+    for name, client, headers in (
+        ("the cookie of a browser", by_auth, {"cookie": "of=the-program"}),
+        ("this machine", browse(sqlite_app, actions=True), {}),
+        ("this machine, any token", browse(sqlite_app, actions=True), junk),
+        ("a session, a wrong token", with_session, junk),
+    ):
+        with subtests.test(name):
+            found = _write(client, **headers)
+            assert (found.status_code, found.json()["detail"]) == (403, guard.WITHOUT_TOKEN)
 
 
 def test_one_with_basic_or_a_session_needs_it(sqlite_app: App) -> None:

@@ -201,6 +201,16 @@ def test_groups_of_failures_are_exported_as_csv(sqlite_app: App, ann: Browser) -
     assert csv_of([]).count("\n") == 1
 
 
+def test_a_failure_that_is_not_utf8_is_exported_with_escapes(sqlite_app: App, ann: Browser) -> None:
+    put(sqlite_app, ("a", FAILED))
+    with sqlite_app.engine.begin() as conn:
+        text = "UPDATE msgworker_message SET last_error = CAST(x'46ff' AS TEXT), topic = last_error"
+        conn.execute(sa.text(text))
+    found = ann.client.get("/failures.csv")
+    assert found.status_code == 200
+    assert "F\\udcff" in found.text
+
+
 def test_each_reason_for_a_skip_has_its_words() -> None:
     assert set(ADVICE) <= set(Why)
 

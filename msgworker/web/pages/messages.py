@@ -263,7 +263,7 @@ async def failures(site: Site, request: Request) -> dict[str, Any]:
 async def failures_csv(site: Site, request: Request) -> Response:
     _, found = await _groups(site, request, CSV_ROWS)
     headers = {"content-disposition": 'attachment; filename="failures.csv"'}
-    text = csv_of(found, site.without)
+    text = csv_of(found, site.without).encode("utf-8", "backslashreplace")
     return Response(text, media_type="text/csv; charset=utf-8", headers=headers)
 
 
