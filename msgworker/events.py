@@ -114,7 +114,8 @@ class Retried(Event):
 
 @dataclass(frozen=True, slots=True)
 class Dead(Event):
-    """A message became dead; see `Retried`."""
+    """A message became dead; see `Retried`. Of one that was in its last try when its instance died,
+    the instance that recovers it emits this."""
 
     message: Facts
     error: str
@@ -124,7 +125,8 @@ class Dead(Event):
 
 @dataclass(frozen=True, slots=True)
 class Cancelled(Event):
-    """An operator has cancelled a message of this instance: it is dead. error: its last error."""
+    """An operator has cancelled a message: it is dead. This instance had it, or recovers it, or has
+    found that it waits again. error: its last error."""
 
     message: Facts
     error: str

@@ -94,15 +94,21 @@ def recover(
 
 
 def recover_foreign(
-    conn: Connection, t: Tables, ids: Sequence[int], *, seen_tries: int, text: str
+    conn: Connection,
+    t: Tables,
+    ids: Sequence[int],
+    *,
+    seen_tries: int,
+    text: str,
+    into: list[int] | None = None,
 ) -> int:
     """Give these rows of a foreign consumer back, each with a try counted; return how many were
-    still flagged without an owner and with so many tries. In the caller's transaction; at most
-    `max_ids` ids. On a table without owners the caller must know that no instance
-    is alive."""
+    still flagged without an owner and with so many tries. into: gets their ids. In the caller's
+    transaction; at most `max_ids` ids. On a table without owners the caller must know that no
+    instance is alive."""
     c = t.cols()
     whose = [t.stands_at(c, Status.PROCESSING), *_of_nobody(c), _tried(t, c, seen_tries)]
-    return _recover(conn, t, ids, whose, by=FOREIGN, text=text)
+    return _recover(conn, t, ids, whose, by=FOREIGN, text=text, into=into)
 
 
 def _recover(
@@ -153,11 +159,18 @@ def _expected(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, Expe
     }
 
 
-def died(conn: Connection, t: Tables, ids: Sequence[int]) -> list[Row]:
-    """Those of the rows that are dead, as they are now."""
+def died(conn: Connection, t: Tables, ids: Sequence[int], *, ahead: bool = False) -> list[Row]:
+    """Those of the rows that are dead, as they are now. ahead: without long payloads."""
     c = t.cols()
-    dead = (t.stands_at(c, Status.FAILED), sa.not_(t.tries_left(c)))
-    query = sa.select(*row_columns(t, c, ahead=False)).where(t.among(c.msg_id), *dead)
+    return read(conn, t, ids, t.stands_at(c, Status.FAILED), sa.not_(t.tries_left(c)), ahead=ahead)
+
+
+def read(
+    conn: Connection, t: Tables, ids: Sequence[int], *which: ColumnElement[bool], ahead: bool = True
+) -> list[Row]:
+    """The rows as they are now, lowest first."""
+    c = t.cols()
+    query = sa.select(*row_columns(t, c, ahead=ahead)).where(t.among(c.msg_id), *which)
     return rows_of(t, fetch(conn, query.order_by(c.msg_id), {"mw_ids": list(ids)})) if ids else []
 
 

@@ -91,6 +91,17 @@ def test_a_retry_within_the_retry_linger_is_waited_for(app: App, cli: Cli, folde
     assert done.exit_code == 1
 
 
+def test_a_drain_that_recovers_a_message_after_its_last_try_ends_with_1(
+    app: App, cli: Cli, folder: Path
+) -> None:
+    fill(app, 1)
+    last = "SET status = 1, claimed_by = 'gone-1', error_try_times = 2"
+    sql(folder, f"UPDATE msgworker_message {last}")
+    done = cli("drain", "crm:app", "--linger", 0)
+    assert done.stdout.startswith("done=0 failed=1 retried=0 released=0 left=0 in ")
+    assert done.exit_code == 1
+
+
 def test_release_of_nobody_s_asks_even_for_one(crm: Cli, folder: Path) -> None:
     crm("send", "settle", *AT)
     sql(folder, NOBODY)

@@ -43,6 +43,14 @@ def made(app: App, made_of: Callable[[App], Instance]) -> Callable[[], Instance]
 
 
 @pytest.fixture
+def cancelled(app: App) -> list[Any]:
+    """What the events of cancelled messages say."""
+    seen: list[Any] = []
+    app.on(Cancelled, lambda e: seen.append((e.message.msg_id, e.message.topic, e.error)))
+    return seen
+
+
+@pytest.fixture
 def concurrent(database: Any) -> None:
     """A database on which an operator writes while a transactional handler runs."""
     if database.name == "sqlite":
@@ -165,7 +173,9 @@ def test_a_message_that_fails_before_the_request_is_seen_is_not_tried_again(app,
     assert (requested(app), len(ran)) == ([], 1)
 
 
-def test_a_message_that_is_released_before_the_request_is_seen_is_dead(app, table, made, ran):
+def test_a_message_that_is_released_before_the_request_is_seen_is_dead(
+    app, table, made, ran, cancelled
+):
     app.add_handler("t", lambda msg: ran.append(msg.msg_id))
     one, other = made(), made()
     (msg_id,) = send(app, "o")
@@ -175,9 +185,10 @@ def test_a_message_that_is_released_before_the_request_is_seen_is_dead(app, tabl
     assert table.statuses == [0]
     beat(other)
     assert (table.statuses, table.one("last_error"), ran) == ([-1], GONE, [])
+    assert (cancelled, other.tally.dead) == ([(msg_id, "t", GONE)], 1)
 
 
-def test_a_message_of_an_instance_that_died_is_not_tried_again(app, table, made, ran):
+def test_a_message_of_an_instance_that_died_is_not_tried_again(app, table, made, ran, cancelled):
     app.add_handler("t", lambda msg: ran.append(msg.msg_id))
     one, other = made(), made()
     (msg_id,) = send(app, "o")
@@ -188,6 +199,7 @@ def test_a_message_of_an_instance_that_died_is_not_tried_again(app, table, made,
     beat(other)
     assert (table.statuses, table.one("last_error"), requested(app)) == ([-1], GONE, [])
     assert table.one("error_try_times") == 3
+    assert (cancelled, other.tally.dead) == ([(msg_id, "t", GONE)], 1)
     step(one)
     assert table.one("last_error") == GONE
 

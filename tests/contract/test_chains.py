@@ -8,6 +8,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -34,6 +35,7 @@ from msgworker.store.rows import READ_AHEAD
 from msgworker.testing import Crashed, drain
 from tests.support.batches import claimed, work_off
 from tests.support.fan_out import double
+from tests.support.rounds import by_hand, recover_what_is_stale
 from tests.support.rows import Table, edit, send
 from tests.support.waiting import until
 
@@ -525,15 +527,19 @@ def test_what_on_dead_sends_may_be_refused_and_the_error_is_kept(app, table, mon
     assert "odd" in app.ops.show(msg_id).tries[0].error
 
 
-def test_a_crash_on_the_last_try_sends_on_dead_in_recovery(app, table):
+@pytest.mark.parametrize("owner", ["gone-1", None])
+def test_a_crash_on_the_last_try_sends_on_dead_in_recovery(app, table, owner, monkeypatch):
+    """None: of a foreign consumer."""
+    app.settings = replace(app.settings, foreign_stale_after=30.0)
     app.add_handler("t", lambda msg: None, on_dead="t.dead")
     (msg_id,) = send(app, "a", payload=5)
-    last = {"status": 1, "error_try_times": 2, "claimed_by": "gone-1", "crash_times": 0}
+    last = {"status": 1, "error_try_times": 2, "claimed_by": owner, "crash_times": 0}
     table.edit(table.where(msg_id=msg_id), **last)
-    app.drain(linger=0, threads=1, topics=["t"])
+    with by_hand(app) as other:
+        recover_what_is_stale(other, monkeypatch)
     (one,) = about(app, "t.dead")
     assert (one["msg_id"], one["tries"], one["payload"]) == (msg_id, 3, 5)
-    assert "died while it held this message" in one["error"]
+    assert "held this message" in one["error"]
 
 
 def test_what_operators_end_sends_nothing(app):

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import MessageTable
-from msgworker.events import LeaseLost
+from msgworker.events import Dead, LeaseLost
 from msgworker.instance.liveness import recovery
 from msgworker.instance.liveness.housekeeper import HistoryWriter, Housekeeper
 from msgworker.instance.liveness.lease import OwnLease
@@ -19,7 +19,14 @@ from msgworker.instance.liveness.requests import OperatorRequests
 from msgworker.store import lease, recover
 from tests.support.leases import dead_holds, leases, renewed
 from tests.support.refusing import refuse
-from tests.support.rounds import beat, by_hand, declared_dead, doubted, fetch
+from tests.support.rounds import (
+    beat,
+    by_hand,
+    declared_dead,
+    doubted,
+    fetch,
+    recover_what_is_stale,
+)
 from tests.support.rows import Table, send
 from tests.support.waiting import until
 
@@ -318,6 +325,26 @@ def test_what_a_dead_instance_held_is_recovered_with_a_try_counted(app_with):
         until(lambda: table.statuses == [2, 2, 2], "recovered and done")
     rows = table.rows("error_try_times", "crash_times", "claimed_by")
     assert rows == [(1, 1, None), (0, 0, None), (0, 0, None)]
+
+
+@pytest.mark.parametrize("owner", ["gone-1", None])
+def test_what_dies_by_its_last_crash_is_told_counted_and_logged(
+    app, table, caplog, owner, monkeypatch
+):
+    """None: of a foreign consumer."""
+    app.settings = replace(app.settings, foreign_stale_after=30.0)
+    app.add_handler("t", lambda msg: None)
+    seen = list[tuple[int, int]]()
+    app.on(Dead, lambda event: seen.append((event.message.msg_id, event.message.tries)))
+    last, _ = send(app, "a", "b")
+    table.edit(status=1, claimed_by=owner)
+    table.edit(table.where(msg_id=last), error_try_times=2)
+    with by_hand(app) as one:
+        recover_what_is_stale(one, monkeypatch)
+        (minute,) = one.housekeeper.history_writer.minutes.over(last=True)
+    assert (table.statuses, seen) == ([-1, -1], [(last, 2)])
+    assert (one.tally.dead, minute.topics["t"].dead) == (1, 1)
+    assert [r.msg_id for r in caplog.records if getattr(r, "event", "") == "message.dead"] == [last]
 
 
 @pytest.mark.parametrize("part", ["_recheck_unsure", "_take_new_id", "_release_unknown", "read"])

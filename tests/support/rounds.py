@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+import pytest
+
 from msgworker import App
 from msgworker.app import setup_of
 from msgworker.clock import clock
@@ -43,6 +45,14 @@ def beat(one: Instance) -> int:
     """A round of its heartbeat and of its housekeeper; how many messages were given back."""
     one.heartbeat.run_once()
     return one.housekeeper.run_once()
+
+
+def recover_what_is_stale(one: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rounds of its recovery, a minute apart: it has patience with a foreign consumer."""
+    with monkeypatch.context() as patch:
+        for now in (time.monotonic(), time.monotonic() + 60.0):
+            patch.setattr(time, "monotonic", lambda now=now: now)
+            one.housekeeper.recovery.run(now)
 
 
 def trust_until(identity: Identity, at: float) -> None:

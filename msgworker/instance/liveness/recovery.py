@@ -13,14 +13,14 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from sqlalchemy import Connection
 
 from msgworker.counted import plural
 from msgworker.db import Trouble, reason_of, trouble
-from msgworker.events import Recovered
+from msgworker.events import Cancelled, Dead, Event, Recovered
 from msgworker.instance.connections import Connections
 from msgworker.instance.settling.writer import follow_ups
 from msgworker.instance.state import Peers, Setup, Shared
@@ -72,9 +72,10 @@ class Recovery:
     """The recovery of dead instances by this one; runs in the housekeeper's thread.
 
     rest: waits so many seconds; returns true, perhaps earlier, if the instance stops.
-    on_recovered: called in the transaction of each batch, with its ids. more: whether the last
-    round ran out of time; the next one is due at once. under_way: messages are being given back.
-    begun: how many instances it has begun to recover. The fetcher reads these two.
+    on_recovered: called in the transaction of each batch, with its ids; returns the events to emit
+    when that is committed. more: whether the last round ran out of time; the next one is due at
+    once. under_way: messages are being given back. begun: how many instances it has begun to
+    recover. The fetcher reads these two.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Recovery:
         link: Connections,
         *,
         rest: Callable[[float], bool],
-        on_recovered: Callable[[Connection, list[int]], None] = lambda conn, ids: None,
+        on_recovered: Callable[[Connection, list[int]], Sequence[Cancelled]] = lambda conn, ids: (),
     ) -> None:
         self._setup = setup
         self._shared = shared
@@ -306,28 +307,33 @@ class Recovery:
         return 0
 
     def _try_foreign(self, tries: int, ids: list[int], text: str, sends_on_dead: bool) -> int:
-        with self._link.transaction() as conn:
-            tables = self._setup.tables
-            return recover.recover_foreign(conn, tables, ids, seen_tries=tries, text=text)
+        give_back = partial(recover.recover_foreign, seen_tries=tries)
+        return self._give_back(give_back, ids, text, sends_on_dead)
 
     def _try_to(
         self, dead_id: recover.Owner, ids: list[int], text: str, sends_on_dead: bool
     ) -> int:
-        tables, recovered = self._setup.tables, list[int]()
-        with self._link.transaction() as conn:
-            done = recover.recover(conn, tables, ids, dead_id=dead_id, text=text, into=recovered)
-            if sends_on_dead and self._setup.registry.has_follow_ups:
-                self._send_on_dead(conn, recovered, text)
-            self._on_recovered(conn, ids)
-            return done
+        give_back = partial(recover.recover, dead_id=dead_id)
+        return self._give_back(give_back, ids, text, sends_on_dead)
 
-    def _send_on_dead(self, conn: Connection, ids: list[int], text: str) -> None:
-        """Send the messages of `on_dead` about those that are dead now: each once, since only one
-        instance gives a row back."""
-        registry, tables = self._setup.registry, self._setup.tables
-        rows = [row._replace(tries=row.tries - 1) for row in recover.died(conn, tables, ids)]
-        about = [follow_ups(registry, tables, row, Outcome.DEAD, text) for row in rows]
-        send_all(conn, tables, [one for sends in about for one in sends])
+    def _give_back(
+        self, give_back: Callable[..., int], ids: list[int], text: str, sends_on_dead: bool
+    ) -> int:
+        setup, recovered = self._setup, list[int]()
+        registry, tables, me = setup.registry, setup.tables, self._shared.identity.id
+        sends_on_dead = sends_on_dead and registry.has_follow_ups
+        with self._link.transaction() as conn:
+            done = give_back(conn, tables, ids, text=text, into=recovered)
+            found = recover.died(conn, tables, recovered, ahead=not sends_on_dead)
+            died = [row._replace(tries=row.tries - 1) for row in found]
+            if sends_on_dead:  # each once, since only one instance gives a row back
+                about = [follow_ups(registry, tables, row, Outcome.DEAD, text) for row in died]
+                send_all(conn, tables, [one for sends in about for one in sends])
+            cancelled = self._on_recovered(conn, ids)
+        events: list[Event] = [*(Dead(me, row, text) for row in died), *cancelled]
+        for event in events:
+            setup.events.emit(event)
+        return done
 
     def _rest_after(self, took: float) -> bool:
         """Pause after a batch that took so many seconds; True if the instance stops."""

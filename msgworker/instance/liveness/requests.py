@@ -10,12 +10,14 @@ from sqlalchemy import Connection
 
 from msgworker.db import Trouble, reason_of, trouble
 from msgworker.errors import SchemaError
+from msgworker.events import Cancelled
 from msgworker.instance.connections import Connections
 from msgworker.instance.running.in_flight import Cancel
 from msgworker.instance.state import Controls, Setup, Shared
 from msgworker.limit import Limit
 from msgworker.logs import Said
-from msgworker.store import change, controls, limits
+from msgworker.message import State
+from msgworker.store import change, controls, limits, recover
 from msgworker.store.claim import OF_A_ROW
 from msgworker.store.controls import JOB_PAUSED, Asked, Seen
 from msgworker.store.limits import Recorded
@@ -259,28 +261,40 @@ class OperatorRequests:
         if kept:
             in_flight.cancel_requested()
 
-    def end_for(self, conn: Connection, ids: list[int]) -> None:
-        """End the requests for messages of a dead instance, in the transaction that recovers it."""
+    def end_for(self, conn: Connection, ids: list[int]) -> list[Cancelled]:
+        """End the requests for messages of a dead instance, in the transaction that recovers it.
+        Returns the events of those that it has cancelled."""
+        cancelled, asked = list[Cancelled](), list[Asked]()
         if not self.open or "ends" in self._refused:
-            return
-        tables, asked = self._setup.tables, list[Asked]()
+            return cancelled
         with self._refusals(), conn.begin_nested():
-            asked = controls.requests(conn, tables, ids)
+            asked = controls.requests(conn, self._setup.tables, ids)
         for one in asked:
             with self._refusals(one), conn.begin_nested():
-                change.end_request(conn, tables, one)
+                cancelled += self._end_one(conn, one)
+        return cancelled
+
+    def _end_one(self, conn: Connection, one: Asked) -> list[Cancelled]:
+        """Do what is left to do for a request; returns the event of its message if it became dead
+        by that."""
+        tables, request, me = self._setup.tables, one.request, self._shared.identity.id
+        alive = one.waits and one.state is not State.DEAD
+        rows = recover.read(conn, tables, [request.msg_id]) if alive else []
+        ended = change.end_request(conn, tables, one)
+        return [Cancelled(me, row, request.text) for row in rows] if ended else []
 
     def _end(self, one: Asked) -> None:
         with self._refusals(one):
             try:
                 with self._link.transaction() as conn:
-                    cancelled = change.end_request(conn, self._setup.tables, one)
+                    cancelled = self._end_one(conn, one)
             except Exception as error:
                 if trouble(error) is not Trouble.AGAIN:
                     raise
                 return  # another instance ends it; if not, the next round does
-            if cancelled:
-                self._log.info("message %s is %s", one.request.msg_id, one.request.text)
+            for event in cancelled:
+                self._setup.events.emit(event)
+            if one.waits:
                 self._shared.look_now.set()
 
     @contextmanager
