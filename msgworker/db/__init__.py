@@ -87,6 +87,7 @@ from msgworker.db.connections import (
     joining_widely,
     led_elsewhere,
     reaching,
+    reading,
     refusal,
     returned,
     session_seconds,

@@ -25,6 +25,7 @@ from msgworker.db.database import Database, Trouble, of
 from msgworker.db.errors import (
     is_denied,
     is_of_the_session,
+    is_overtime,
     lacks_memory,
     masked,
     reason_of,
@@ -240,6 +241,22 @@ def connecting(engine: sa.Engine) -> Iterator[sa.Connection]:
         raise unavailable(engine, error) from error
     with returned(conn), reading_any_text(conn):
         yield conn
+
+
+@contextmanager
+def reading(
+    engine: sa.Engine, seconds: float | None, whole: float | None = None
+) -> Iterator[sa.Connection]:
+    """A connection for reads whose statements end after so many seconds, see `deadline`; raises
+    TookTooLong, which names `whole` where the statements have what is left of it."""
+    with reaching(engine), connecting(engine) as conn:
+        try:
+            with deadline(conn, seconds):
+                yield conn
+        except DBAPIError as error:
+            if seconds is not None and is_overtime(error):
+                raise TookTooLong(whole or seconds) from error
+            raise
 
 
 @contextmanager

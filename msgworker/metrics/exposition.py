@@ -9,6 +9,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from functools import partial
 from http.server import ThreadingHTTPServer
@@ -33,7 +34,7 @@ from msgworker.metrics.counting import (
     known_of,
     summed,
 )
-from msgworker.processlock import ProcessLock
+from msgworker.processlock import ProcessLock, Renewed
 from msgworker.queries.counts import Overview, TopicInfo
 from msgworker.store.history import MOST_TOPICS, OTHERS, countable
 
@@ -203,9 +204,10 @@ DOWN: Snapshot = {(counting.UP.name, ()): 0.0}
 log = logger("msgworker.metrics")
 
 
-class Looking:
-    """Reads the overview, at most every `KEEP_SECONDS`. known: see `Known`; a topic without
-    messages has a count of 0."""
+class Looking(Renewed):
+    """Reads the overview, at most every `KEEP_SECONDS`, in a thread of its own: no deadline of a
+    statement ends a wait for a server that does not answer at all. known: see `Known`; a topic
+    without messages has a count of 0."""
 
     def __init__(
         self,
@@ -213,32 +215,52 @@ class Looking:
         known: Callable[[], Known] = Known,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__()
         self._ops = ops.within(DEADLINE_SECONDS)
         self._known = known
         self._clock = clock
         self._lock = ProcessLock()
-        self._last: Snapshot = {}
         self._until = float("-inf")
         self._failed = False
 
-    def snapshot(self) -> Snapshot:
-        """The latest overview as metrics. Never raises."""
-        with self._lock:
-            if self._clock() >= self._until:
-                self._last = self._look()
-                self._until = self._clock() + KEEP_SECONDS
-            return self._last
+    def renew(self) -> None:
+        """See `Renewed`."""
+        self._last: Future[Snapshot] | None = None
 
-    def _look(self) -> Snapshot:
+    def snapshot(self) -> Snapshot:
+        """The latest overview as metrics, DOWN while one takes too long. Never raises."""
+        with self._lock:
+            if self._last is None or (self._last.done() and self._clock() >= self._until):
+                self._last = self._begun()
+            last = self._last
+        if wait([last], DEADLINE_SECONDS).done:
+            return last.result()
+        self._warn(f"no answer within {DEADLINE_SECONDS:g} s")
+        return DOWN
+
+    def _begun(self) -> Future[Snapshot]:
+        made: Future[Snapshot] = Future()
+        run = partial(self._look, made)
+        try:
+            threading.Thread(target=run, name="msgworker-metrics-read", daemon=True).start()
+        except RuntimeError:  # there is no thread to be had
+            run()
+        return made
+
+    def _look(self, made: Future[Snapshot]) -> None:
+        found = DOWN
         try:
             found = metrics_of(self._ops.overview(), self._known().topics)
+            self._failed = False
         except Exception as error:
-            if not self._failed:
-                log.warning("the database cannot be read for metrics: %s", reason_of(error))
-            self._failed = True
-            return DOWN
-        self._failed = False
-        return found
+            self._warn(reason_of(error))
+        self._until = self._clock() + KEEP_SECONDS
+        made.set_result(found)
+
+    def _warn(self, why: str) -> None:
+        if not self._failed:
+            log.warning("the database cannot be read for metrics: %s", why)
+        self._failed = True
 
 
 def metrics_of(seen: Overview, known: Collection[str] = ()) -> Snapshot:

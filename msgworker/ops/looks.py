@@ -18,7 +18,6 @@ from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
 
 from msgworker import db
 from msgworker.config import nearest, number, whole
@@ -77,15 +76,8 @@ class Clock:
     @contextmanager
     def reading(self, engine: sa.Engine) -> Iterator[Connection]:
         """A connection whose statements end with the time; raises TookTooLong."""
-        self.check()
-        with db.reaching(engine), db.connecting(engine) as conn:
-            try:
-                with db.deadline(conn, self.check()):
-                    yield conn
-            except DBAPIError as error:
-                if self.seconds is not None and db.is_overtime(error):
-                    raise TookTooLong(self.seconds) from error
-                raise
+        with db.reading(engine, self.check(), self.seconds) as conn:
+            yield conn
 
 
 ENDLESS = Clock(None)
@@ -217,7 +209,7 @@ class Looks:
     def __init__(
         self,
         engine: sa.Engine,
-        tables: Callable[[], Tables],
+        tables: Callable[[float | None], Tables],
         spec: MessageTable,
         *,
         names_rule: bool,
@@ -244,6 +236,7 @@ class Looks:
         """The same calls, whose reads the database ends after so many seconds (0.001 to 3,600).
 
         Such a read raises TookTooLong. Each statement has this time; on SQLite the whole read has.
+        To connect is not in it: that ends by the timeout of the driver (`connect_timeout`).
         A dry run has it in all, and returns what it counted (`Repaired.complete`). So has
         what a write counts for `expected_count`; the write itself has no deadline. counting: a dry
         run by a filter stops after the part in which so many seconds have passed: parts are small
@@ -257,7 +250,7 @@ class Looks:
 
     @property
     def _tables(self) -> Tables:
-        return self._found or self.read_tables()
+        return self._found or self.read_tables(self._seconds)
 
     @contextmanager
     def _reading(self) -> Iterator[tuple[Connection, Tables]]:

@@ -74,31 +74,32 @@ class KnownTables:
         """Have them read again."""
         self._tables = None
 
-    def now(self) -> Tables:
-        """The tables with a freshly read rule, for long-lived callers."""
-        tables = self.read()
+    def now(self, seconds: float | None = None) -> Tables:
+        """The tables with a freshly read rule, for long-lived callers. seconds: the time that each
+        statement has; raises TookTooLong."""
+        tables = self.read(seconds)
         if time.monotonic() - self._rule_read_at < RULE_SECONDS:
             return tables
-        with db.reaching(self._engine), connecting(self._engine) as conn:
+        with db.reading(self._engine, seconds) as conn:
             found = rules.read(conn, tables)
         self._rule_read_at = time.monotonic()
         if found not in (None, Rule.of(tables.spec)):
             self.forget()
-        return self.checked(HOOKS_SECONDS)
+        return self.checked(HOOKS_SECONDS, seconds)
 
-    def checked(self, age: float = 0.0) -> Tables:
+    def checked(self, age: float = 0.0, seconds: float | None = None) -> Tables:
         """The tables, read again where triggers or policies have changed since they were read. age:
-        the seconds for which that is known."""
-        tables = self.read()
+        the seconds for which that is known. seconds: as of `now`."""
+        tables = self.read(seconds)
         if time.monotonic() - self._hooks_read_at < age:
             return tables
         self._hooks_read_at = time.monotonic()
-        with db.reaching(self._engine), connecting(self._engine) as conn:
+        with db.reading(self._engine, seconds) as conn:
             now = describe.hooks_now(conn, tables)
             now["own_policies"] = db.policies_of(conn, own_tables(tables, Need.RUN))
         if any(getattr(tables, name) != value for name, value in now.items()):
             self._tables, self._fit = None, False
-        return self.read()
+        return self.read(seconds)
 
     def recorded_rule(self) -> Rule:
         """The rule in force, recorded where none was; `read` has the same."""

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from msgworker import App, MessageTable, db
 from msgworker.db import DATABASES
-from msgworker.errors import TookTooLong
+from msgworker.errors import DatabaseUnavailable, TookTooLong
 from msgworker.queries.counts import Sizes, TableSize
 from tests.oracle_lint import lint
 from tests.support.rows import send
@@ -85,6 +85,22 @@ def test_sizes_of_a_locked_table_end_at_the_deadline(postgresql):
         with pytest.raises(TookTooLong):
             app.ops.within(0.2).sizes()
     assert app.ops.within(10).sizes().total_bytes is not None
+
+
+def test_a_look_within_a_time_ends_where_the_rule_of_the_table_cannot_be_read(
+    postgresql, monkeypatch
+):
+    monkeypatch.setattr("msgworker.schema.known.RULE_SECONDS", 0.0)
+    app = App(postgresql.url)
+    app.create_schema()
+    app.ops.probe()
+    for known in (True, False):
+        with postgresql.engine().begin() as conn:
+            conn.exec_driver_sql("LOCK TABLE msgworker_lease IN ACCESS EXCLUSIVE MODE")
+            with pytest.raises(TookTooLong if known else DatabaseUnavailable):
+                app.ops.within(0.2).counts()
+        assert app.ops.within(10).counts() == []
+        app = App(postgresql.url)
 
 
 def test_sizes_are_asked_for_in_oracle_s_words():

@@ -255,7 +255,7 @@ def test_a_write_of_ops_by_an_older_rule_is_refused(crm):
     old = app.tables
     crm.app(5)
     ops = app.ops
-    ops.read_tables = lambda: old
+    ops.read_tables = lambda _: old
     with pytest.raises(RuleChanged):
         ops.discard(one, reason="wrong")
     assert rows(app) == [(0, 0)]

@@ -31,6 +31,7 @@ from msgworker.metrics.counting import (
     unpacked,
 )
 from msgworker.metrics.exposition import KEEP_SECONDS, Looking, serving, text
+from msgworker.ops import Ops
 from msgworker.store.rows import Row
 from tests.support.programs import fill
 from tests.support.waiting import until
@@ -313,6 +314,34 @@ def test_the_database_is_asked_rarely_and_its_absence_is_told():
     now[0] += KEEP_SECONDS
     looking.snapshot()
     assert ops.asked == 2
+
+
+class Stuck:
+    """Ops of a database that answers when it is let."""
+
+    def __init__(self, ops: Ops) -> None:
+        self.asked, self.answers, self._ops = 0, threading.Event(), ops
+
+    def within(self, seconds: float) -> Stuck:
+        return self
+
+    def overview(self) -> Any:
+        self.asked += 1
+        self.answers.wait(60)
+        return self._ops.overview()
+
+
+def test_a_scrape_ends_though_the_database_does_not_answer_and_asks_it_once(
+    sqlite_app, monkeypatch
+):
+    monkeypatch.setattr(exposition, "DEADLINE_SECONDS", 0.01)
+    up, ops = ("msgworker_database_up", ()), Stuck(sqlite_app.ops)
+    looking = Looking(ops)  # type: ignore[arg-type]
+    assert [looking.snapshot() for _ in range(3)] == [{up: 0.0}] * 3
+    assert ops.asked == 1
+    ops.answers.set()
+    until(lambda: looking.snapshot()[up] == 1.0, "it is read")
+    assert ops.asked == 1
 
 
 def test_metrics_are_served_over_http_and_an_address_that_is_taken_is_named():
