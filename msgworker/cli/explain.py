@@ -369,7 +369,7 @@ def status(call: Call, dead_unacknowledged: bool) -> int:
     if len(paused) > PAUSED_SHOWN:
         click.echo(f"and {len(paused) - PAUSED_SHOWN:,} more paused jobs")
     if any(c.exact is not Exact.EXACT for c in counts):
-        note("a large table: + means at least, ~ is from the database's statistics")
+        note("a large table: + means at least, < at most, ~ is from the database's statistics")
     if known.count:
         note(f"{known} of the dead messages are acknowledged, discarded or cancelled")
     for name, held, command in (("hold_objects", "object", "lanes"), ("hold_jobs", "job", "jobs")):
@@ -408,10 +408,10 @@ def _print_counts(counts: list[Count]) -> None:
     """A row for each topic, and one for all of them if there are several."""
     by_topic: dict[str, list[Count]] = defaultdict(list)
     for count in counts:
-        if count.exact is not Exact.ABOUT:  # an estimate is for all topics together
+        if not count.of_all:
             by_topic[topic_of(count.topic)].append(count)
     rows = sorted(by_topic.items())
-    if len(rows) != 1 or any(count.exact is Exact.ABOUT for count in counts):
+    if len(rows) != 1 or any(count.of_all for count in counts):
         rows.append(("all topics", counts))
     words = [w for w in State if w is not State.UNKNOWN or any(c.status is w for c in counts)]
     columns = [
@@ -425,7 +425,7 @@ def _print_counts(counts: list[Count]) -> None:
 def in_state(state: State, counts: list[Count], row: tuple[str, list[Count]]) -> str:
     found = _counted(row[1], state, counts)
     if found.about:
-        return f"~{rounded(found.count):,}"
+        return f"{'<' if found.at_most else ''}~{rounded(found.count):,}"
     if not found and total(counts, state).about:
         return "?"  # the estimate is for all topics together
     return str(found) if found else "-"

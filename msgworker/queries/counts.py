@@ -6,7 +6,7 @@ from __future__ import annotations
 import enum
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
@@ -56,6 +56,7 @@ class Count:
     """How many messages are in a state, and the age of the oldest in seconds (None = not known).
 
     exact: "at least": only so many were looked at; "about": from statistics, over all topics.
+    at_most: what statistics leave beside those of the other states, of which not all were counted.
     acknowledged: how many of the dead ones are acknowledged, discarded or cancelled.
     hold_objects, hold_jobs: how many of the dead ones hold up their object (on_dead="block"), or a
     job that waits for them, acknowledged or not.
@@ -69,12 +70,20 @@ class Count:
     acknowledged: int = 0
     hold_objects: int = 0
     hold_jobs: int = 0
+    at_most: bool = field(default=False, kw_only=True)
+
+    @property
+    def of_all(self) -> bool:
+        """Whether it is of all topics together: the done ones of a large table."""
+        return self.status is State.DONE and self.exact is not Exact.EXACT
 
 
 def counts(conn: Connection, t: Tables, *, most: int = EXACT_UP_TO) -> list[Count]:
     """Messages by state and topic, states in the order of State; see the module about large tables.
 
-    The DONE of a large table has no topic: it is an estimate from statistics for all topics.
+    The DONE of a large table has no topic: it is an estimate from statistics for all topics, of all
+    messages but those that were counted. So it is "at most" where one of the other states was cut,
+    and at least 0 without statistics.
     """
     t = jobs.readable(conn, t)
     c = t.cols()
@@ -88,6 +97,7 @@ def counts(conn: Connection, t: Tables, *, most: int = EXACT_UP_TO) -> list[Coun
     failing = bounded.failed(t, c).query(t, _facts(t, c), [], end=None, limit=most, newest=True)
     found_by = [[(query.subquery("w"), False)] for query in (running, failing)]
     rows: list[Count] = []
+    some_cut = False
     for parts in (*found_by, _new(conn, t, most)):
         found: list[Count] = []
         cut = False
@@ -96,10 +106,13 @@ def counts(conn: Connection, t: Tables, *, most: int = EXACT_UP_TO) -> list[Coun
             cut |= is_cut or sum(one.count for one in some) >= most
             found += some
         rows += _merged(found, Exact.AT_LEAST if cut else Exact.EXACT)
+        some_cut |= cut
     total = None if t.where else db.row_estimate(conn, t.message)
-    if total is not None:
+    if total is None:
+        rows.append(Count(State.DONE, None, 0, None, Exact.AT_LEAST))
+    else:
         done = max(0, total - sum(row.count for row in rows))
-        rows.append(Count(State.DONE, None, done, None, Exact.ABOUT))
+        rows.append(Count(State.DONE, None, done, None, Exact.ABOUT, at_most=some_cut))
     return _sorted(rows)
 
 
@@ -263,11 +276,11 @@ class TopicInfo:
 class Overview:
     """Counts, topics and instances, read at `read_at` by the database's clock.
 
-    counts: messages in each state; "done" of a large table is an estimate that no topic has a share
-    of. topics: by name, all that were seen: in messages, in handlers of live instances, in pauses
-    and limits. oldest_seconds: the age of the oldest new message. live, silent, dead: how many
-    instances; a silent one is live, but misses its heartbeat or has stopped. paused_jobs: the
-    newest first. unacknowledged, hold_objects, hold_jobs: of all topics.
+    counts: messages in each state; "done" of a large table is an estimate, or at most so many, and
+    no topic has a share of it. topics: by name, all that were seen: in messages, in handlers of
+    live instances, in pauses and limits. oldest_seconds: the age of the oldest new message. live,
+    silent, dead: how many instances; a silent one is live, but misses its heartbeat or has stopped.
+    paused_jobs: the newest first. unacknowledged, hold_objects, hold_jobs: of all topics.
     """
 
     read_at: datetime
@@ -292,7 +305,9 @@ def total(
 ) -> Capped:
     """How many messages these counts have in a state, or how many of them `of` counts."""
     chosen = [one for one in rows if one.status is word]
-    numbers = (Capped(of(x), x.exact is Exact.AT_LEAST, x.exact is Exact.ABOUT) for x in chosen)
+    numbers = (
+        Capped(of(x), x.exact is Exact.AT_LEAST, x.exact is Exact.ABOUT, x.at_most) for x in chosen
+    )
     return sum(numbers, NONE)
 
 
@@ -315,7 +330,7 @@ def overview(conn: Connection, t: Tables) -> Overview:
     rows = counts(conn, t, most=MOST)
     of_topic: defaultdict[str, list[Count]] = defaultdict(list)
     for one in rows:
-        if one.topic is not None or one.exact is not Exact.ABOUT:  # else it is of all topics
+        if not one.of_all:
             of_topic[topic_of(one.topic)].append(one)
     return Overview(
         read_at=db.instant_ago(conn),

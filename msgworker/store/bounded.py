@@ -88,22 +88,25 @@ NO_CURSOR = "after is no cursor of this list; leave it out to begin anew"
 @dataclass(frozen=True, slots=True)
 class Capped:
     """A number. more: it is at least that, because counting stopped there; about: it is an estimate
-    from the database's statistics. As a text: "1,204", "10,000+", "about 9,990,000"."""
+    from the database's statistics; at_most: of all that was not counted, so it may be far fewer. As
+    a text: "1,204", "10,000+", "about 9,990,000", "at most 9,990,000"."""
 
     count: int
     more: bool = False
     about: bool = False
+    at_most: bool = False
 
     def __bool__(self) -> bool:
         """Whether there are any, or may be: of "0+" none was found before counting stopped."""
         return self.count > 0 or self.more
 
     def __str__(self) -> str:
-        return f"{'about ' if self.about else ''}{self.count:,}{'+' if self.more else ''}"
+        about = "at most " if self.at_most else "about " if self.about else ""
+        return f"{about}{self.count:,}{'+' if self.more else ''}"
 
     def __add__(self, other: Capped) -> Capped:
-        total = self.count + other.count
-        return Capped(total, self.more or other.more, self.about or other.about)
+        more, about = self.more or other.more, self.about or other.about
+        return Capped(self.count + other.count, more, about, self.at_most or other.at_most)
 
 
 def cursor_text(place: list[Any]) -> str:
@@ -279,8 +282,7 @@ def ends(conn: Connection, t: Tables) -> tuple[int, int] | None:
 def before_instant(conn: Connection, t: Tables, instant: datetime) -> int:
     """A msg_id behind which all rows created since `instant` are. Ids and times of creation grow
     together, up to producers whose transactions overlap: found by halving, a little given back."""
-    found = ends(conn, t)
-    c = t.cols()
+    found, c = ends(conn, t), t.cols()
     if found is None or c.created_at is None:
         return LEAST
     low, high = found[0] - 1, found[1]
@@ -508,7 +510,6 @@ def walks(t: Tables, c: Cols, wanted: Filter) -> list[Walk]:
     on a column that is not there."""
     _check(t, wanted)
     words = set(wanted.words)
-
     if wanted.job is not None:
         return of_job(t, c, an_id(wanted.job), words)
     if wanted.object_id is not None and not words & {State.DONE, State.UNKNOWN}:

@@ -26,7 +26,7 @@ from msgworker.store.tries import Failure, Kind
 from tests.support.databases import SQLITE
 from tests.support.flags import ME, flagged
 from tests.support.leases import registered
-from tests.support.ops import FAILED, failing, looks, put, why
+from tests.support.ops import DONE, FAILED, NEW, failing, looks, put, why
 from tests.support.rows import Table, edit, send
 from tests.support.waiting import until
 
@@ -82,7 +82,29 @@ def test_counts_are_exact_of_a_small_table_and_bounded_of_a_large_one(app, table
     failed = [one for one in found if one.status in (State.FAILED, State.DEAD)]
     assert sum(one.count for one in failed) == 5
     assert {one.exact for one in failed} == {Exact.AT_LEAST}
-    assert all(one.exact is Exact.ABOUT for one in found if one.status is State.DONE)
+    (done,) = (one for one in found if one.status is State.DONE)
+    assert (done.exact, done.at_most) in ((Exact.ABOUT, True), (Exact.AT_LEAST, False))
+
+
+@SQLITE
+def test_what_is_done_is_at_most_the_estimate_where_others_were_not_all_counted(app):
+    put(app, *[(None, FAILED)] * 6, *[(None, DONE)] * 5)
+    with app.engine.connect() as conn:
+        few, enough = (counts.counts(conn, app.tables, most=most) for most in (5, 7))
+    done = {one.status: (one.count, one.at_most) for one in few}[State.DONE]
+    assert done == (6, True)
+    assert {one.status: (one.count, one.at_most) for one in enough}[State.DONE] == (5, False)
+    assert str(counts.total(few, State.DONE)) == "at most 6"
+
+
+def test_what_is_done_is_at_least_0_where_no_statistics_tell_it(app, monkeypatch):
+    put(app, *[(None, DONE)] * 3, (None, NEW))
+    monkeypatch.setattr("msgworker.db.row_estimate", lambda *_: None)
+    monkeypatch.setattr(counts, "MOST", 2)
+    assert {state: str(one) for state, one in app.ops.overview().counts.items()} == {
+        State.NEW: "1",
+        State.DONE: "0+",
+    }
 
 
 def test_delayed_messages_are_counted_and_listed(app, table):

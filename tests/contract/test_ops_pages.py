@@ -223,6 +223,7 @@ def test_the_overview_counts_up_to_a_limit_and_names_every_topic(app, monkeypatc
 def test_a_capped_number_says_so():
     assert [str(one) for one in (Capped(1204), Capped(10_000, more=True))] == ["1,204", "10,000+"]
     assert str(Capped(9_000_000, about=True)) == "about 9,000,000"
+    assert str(Capped(9_000_000, about=True, at_most=True)) == "at most 9,000,000"
     assert Capped(1) + Capped(2, more=True) == Capped(3, more=True)
 
 
