@@ -45,7 +45,7 @@ from msgworker.errors import SchemaError
 from msgworker.message import State
 from msgworker.ops.edits import diff
 from msgworker.payload import pretty
-from msgworker.queries.messages import How, MessageInfo, acts
+from msgworker.queries.messages import PAYLOAD_SHOWN, How, MessageInfo, acts
 from msgworker.store.audit import AuditEntry, Edited
 from msgworker.store.bounded import Found
 from msgworker.store.items import ItemInfo, Items
@@ -205,7 +205,7 @@ def what(info: MessageInfo) -> str:
 
 def as_dict(info: MessageInfo) -> dict[str, Any]:
     """A message for JSON, without its payload."""
-    left_out = ("payload", "tries", "items", "ending", "cancel")
+    left_out = ("payload", "payload_cut", "tries", "items", "ending", "cancel")
     return {name: v for name, v in asdict(info).items() if name not in left_out}
 
 
@@ -218,8 +218,6 @@ def instant_of(text: str | None) -> datetime | None:
 
 
 # --- `msgworker show`: one message in full.
-
-PAYLOAD_SHOWN = 10_000
 
 
 @click.command("show")
@@ -235,10 +233,9 @@ def show(call: Call, msg_id: str, all_: bool, items: int) -> None:
     info = app.ops.show(number, items=items)
     if info is None:
         raise NothingMatched(f"there is no message {number} in {app.table.name}")
-    cut = info.payload is not None and len(info.payload) >= PAYLOAD_SHOWN
     audit = of_message(app, number)
     if call.as_json:
-        whole = asdict(info) | {"payload_cut": cut, "audit": [entry_dict(one) for one in audit]}
+        whole = asdict(info) | {"audit": [entry_dict(one) for one in audit]}
         print_json(whole | {"items": items_dict(info.items)})
         return
     for name, value in _lines(info, app):
@@ -259,7 +256,8 @@ def show(call: Call, msg_id: str, all_: bool, items: int) -> None:
             print_text(line_of(one), first="  ", rest="    ")
             print_changes(one.changes, indent="    ")
     if info.payload is not None:
-        click.echo(f"payload (its first {PAYLOAD_SHOWN:,} characters)" if cut else "payload")
+        part = f" (its first {PAYLOAD_SHOWN:,} characters)" if info.payload_cut else ""
+        click.echo(f"payload{part}")
         print_block(pretty(info.payload))
 
 

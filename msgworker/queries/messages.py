@@ -89,7 +89,8 @@ class MessageInfo:
     reads both, lists do not. ending: of a dead one. changed: the edit or rerun that an operator has
     done since it last failed, so its last error is of before. cancel: a request to cancel it that
     is not settled; `show` reads it. trace_id: of the trace in which it was sent, 32 hexadecimal
-    digits; None if its headers have none; `show` reads it.
+    digits; None if its headers have none; `show` reads it. payload_cut: whether `payload` is the
+    beginning of a longer one, 10,000 characters.
     odd: by column (as in this class) a value in the row that is no valid one, as text; it
     reads as None, a counter as 0, and a text that is not UTF-8 with escapes. Names and errors of
     more than 2,000 characters are cut there, and end with "…".
@@ -123,8 +124,11 @@ class MessageInfo:
     trace_id: str | None = None
     acknowledged: str | None = None
     changed: ByOperator | None = None
+    payload_cut: bool = False
 
 
+PAYLOAD_SHOWN = 10_000
+"""Characters of a payload, the first ones."""
 _ROLES = (*(one.name for one in fields(MessageInfo) if one.name in ROLES), "headers")
 _WHOLE_ONLY = ("payload", "headers")
 """What is read of one message, not of those of a list."""
@@ -140,7 +144,7 @@ def columns_of(c: Cols, *, payload: bool) -> list[ColumnElement[Any]]:
         elif role in INSTANTS:
             column = db.instant_text(column)
         elif role == "payload":
-            column = sa.func.substr(sa.cast(column, sa.Text()), 1, 10_000)
+            column = sa.func.substr(sa.cast(column, sa.Text()), 1, PAYLOAD_SHOWN + 1)
         elif role == "headers":
             plain = isinstance(column.type, sa.String)
             text = column if plain else sa.cast(column, sa.Text())
@@ -155,6 +159,10 @@ def info_of(t: Tables, row: Any) -> MessageInfo:
     values = dict(zip(_ROLES, row, strict=True))
     headers = values.pop("headers")
     trace_id = None if headers is None else trace_id_of(headers)
+    payload = values["payload"]
+    is_cut = isinstance(payload, str) and len(payload) > PAYLOAD_SHOWN
+    if is_cut:
+        values["payload"] = payload[:PAYLOAD_SHOWN]
     odd: dict[str, str] = {}
     raw_status = values["status"]
     for role, value in values.items():
@@ -190,7 +198,8 @@ def info_of(t: Tables, row: Any) -> MessageInfo:
         values["last_error"] = error or None
         if values["status"] is State.DEAD:
             known = line.removeprefix(ACKNOWLEDGED)
-    return MessageInfo(**values, odd=odd, trace_id=trace_id, acknowledged=known)
+    more: dict[str, Any] = {"odd": odd, "trace_id": trace_id, "acknowledged": known}
+    return MessageInfo(**values, **more, payload_cut=is_cut)
 
 
 def _instant(t: Tables, role: str, value: Any) -> datetime | None:

@@ -80,8 +80,8 @@ def in_common(first: str, last: str) -> str | None:
 
 
 def unplaced(error_text: str) -> str:
-    """An error without its place; the beginning of a very long one."""
-    return _apart(error_text)[0].strip()[:BEGINNING]
+    """An error without its place; of a very long one what operators read, see `shortened`."""
+    return str(shortened(_apart(error_text)[0].strip()))
 
 
 def _apart(error_text: str) -> tuple[str, str]:

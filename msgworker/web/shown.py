@@ -101,9 +101,10 @@ def _after(key: str, path: tuple[str, ...]) -> list[tuple[str, ...]]:
     return [path[1:]] if path[0] in ("*", key) else []
 
 
-def payload(value: Any, redaction: Redaction) -> str:
+def payload(value: Any, redaction: Redaction, *, is_part: bool = False) -> str:
     """A payload as text: redacted, indented and cut. What cannot be read as JSON is shown as the
-    text that it is, or not at all if parts of payloads are to be hidden."""
+    text that it is, or not at all if parts of payloads are to be hidden. is_part: it is only the
+    beginning."""
     if value == "":
         return ""
     try:
@@ -111,8 +112,10 @@ def payload(value: Any, redaction: Redaction) -> str:
         text = written(redaction(read), indent=True, default=str)
     except (PayloadError, ValueError, RecursionError):  # no JSON, or nested too deeply
         if redaction.paths or redaction.fn is not None:
-            size = f", {len(value):,} characters" if isinstance(value, str | bytes) else ""
-            return f"(it cannot be read as JSON{size}; not shown, because of redact)"
+            size = f"{len(value):,} characters" if isinstance(value, str | bytes) else ""
+            why = f"it cannot be read as JSON{', ' if size else ''}{size}"
+            why = f"it has more than {size}" if is_part else why
+            return f"({why}; not shown, because of redact)"
         if not isinstance(value, str | bytes):
             return "(it is nested too deeply to be shown)"
         text = value if isinstance(value, str) else repr(value)
@@ -143,9 +146,11 @@ def lines(change: Edited) -> list[tuple[str, str]]:
 
 def cut(value: Any, most: int = MOST_TEXT) -> str:
     """A text of at most `most` characters and a sign that it was cut. Control characters and those
-    that turn the direction of writing are escapes."""
+    that turn the direction of writing are escapes. Of one that was cut before, see
+    `payload.shortened`, it is not known how many there are."""
     text = "" if value is None else str(value)
-    rest = f"… ({len(text):,} characters)" if len(text) > most else ""
+    size = "" if text.endswith("…") else f" ({len(text):,} characters)"
+    rest = f"…{size}" if len(text) > most else ""
     return "".join(map(_seen, text[:most])) + rest
 
 

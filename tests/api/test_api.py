@@ -55,7 +55,7 @@ def test_the_overview_and_the_other_reads_answer(app, client):
     send(app, "a", topic="t")
     app.ops.pause("t", reason="holiday")
     found = client.get("/overview").json()
-    assert found["counts"] == {"new": {"count": 1, "more": False, "about": False}}
+    assert found["counts"] == {"new": {"count": 1, "more": False, "about": False, "at_most": False}}
     (topic,) = client.get("/topics").json()["items"]
     assert (topic["topic"], topic["paused"]["reason"]) == ("t", "holiday")
     for path in ("/instances", "/schedules", "/limits", "/locks", "/audit", "/failures"):
@@ -92,6 +92,9 @@ def test_a_payload_is_shown_only_on_request_and_without_what_is_hidden(app, clie
     assert "DE00" not in client.get(f"/messages/{msg_id}/explain").text
     assert client.get(f"/messages/{msg_id}/attempts").json()["items"] == []
     assert client.get(f"/messages/{msg_id}/items?payload=1").json()["items"] == []
+    (msg_id,) = send(app, "a", payload="x" * 10_000)
+    shown = client.get(f"/messages/{msg_id}?payload=1").json()["message"]
+    assert (shown["payload_cut"], "not shown" in shown["payload"]) == (True, True)
 
 
 def test_a_message_says_its_trace_and_nothing_else_of_its_headers(app, client):

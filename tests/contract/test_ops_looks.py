@@ -441,6 +441,13 @@ def test_failures_are_in_groups_however_many_different_errors_they_have(app):
     assert found == [("no host #", 2_100), ("disk full", 3)]
 
 
+def test_show_says_whether_it_has_only_the_beginning_of_a_payload(app):
+    for length, is_cut in ((9_998, False), (9_999, True)):
+        (msg_id,) = put(app, ("a", NEW), payload=f'"{"x" * length}"')
+        info = app.ops.show(msg_id)
+        assert (len(info.payload), info.payload_cut) == (10_000, is_cut)
+
+
 def test_failures_read_the_newest_only(app, table):
     mixed(app, table)
     with app.engine.connect() as conn:

@@ -302,6 +302,15 @@ def test_the_payload_is_shown_on_request_only_and_without_what_is_hidden(
     assert "canary" not in visit(sqlite_app).get(f"/messages/{found}?payload=0").body
 
 
+def test_a_page_says_that_it_shows_a_part_of_a_payload(sqlite_app: App, visit: Any) -> None:
+    said = "Only its first 10,000 characters"
+    for length, is_part in ((9_998, False), (9_999, True)):
+        (found,) = put(sqlite_app, ("o", NEW), payload=f'"{"x" * length}"')
+        assert (said in visit(sqlite_app).get(f"/messages/{found}").main) is is_part
+        page = visit(sqlite_app, redact=["a"]).get(f"/messages/{found}").main
+        assert ("it has more than 10,000 characters; not shown" in page) is is_part
+
+
 def test_items_of_a_fan_out_are_listed_in_pages(sqlite_app: App, ann: Browser) -> None:
     (found,) = put(sqlite_app, ("o", RUNNING))
     rows = [

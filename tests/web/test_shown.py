@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from msgworker.errors import ConfigError
+from msgworker.payload import shortened
 from msgworker.web import charts, shown
 from msgworker.web.shown import HIDDEN, Redaction
 from tests.support.web import XSS, Page
@@ -71,6 +72,8 @@ def test_a_path_of_redact_that_is_none_is_refused(path: Any) -> None:
 
 def test_a_text_is_cut_and_cannot_turn_the_line() -> None:
     assert shown.cut("x" * 300).startswith("x" * 200 + "…")
+    assert shown.cut("x" * 201) == "x" * 200 + "… (201 characters)"
+    assert shown.cut(shortened("x" * 3000)) == "x" * 200 + "…"  # not how many it has
     assert shown.cut("\u202eevil\x1b[31m") == "\\u202eevil\\x1b[31m"
 
 

@@ -174,7 +174,8 @@ def _hidden(call: ApiCall, info: MessageInfo) -> MessageInfo:
     )
     text = None
     if call.query.payload == "1" and info.payload is not None:
-        text = shown.payload(info.payload, call.site.options.redact)
+        redact = call.site.options.redact
+        text = shown.payload(info.payload, redact, is_part=info.payload_cut)
     return replace(info, payload=text, items=listed)
 
 

@@ -240,8 +240,6 @@ async def do_act(site: Site, request: Request) -> Response:
 
 MOST_PAYLOAD = 20_000
 """Characters of a payload in a form; a body has 64 kB."""
-CUT = 10_000
-"""From so many characters on, `show` may have cut a payload."""
 _FIELDS = ("topic", "priority", "available_at", "payload")
 
 
@@ -305,7 +303,7 @@ def why_empty(site: Site, info: MessageInfo) -> str:
     text, redact = info.payload, site.options.redact
     if not text:
         return ""
-    if len(text) >= CUT:
+    if info.payload_cut:
         return "as it is too long"
     try:
         value = decode_exactly(text)

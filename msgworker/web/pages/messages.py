@@ -192,6 +192,7 @@ async def message(site: Site, request: Request) -> dict[str, Any]:
     wanted = asked == "1" or (asked is None and site.may(request, Role.OPERATOR))
     entries = [] if isinstance(audit, Refused) else audit
     redact = site.options.redact
+    seen = shown.payload(info.payload, redact, is_part=info.payload_cut) if wanted else None
     edits = [(one, shown.changes(one.changes, redact, payloads=wanted)) for one in entries]
     return {
         "info": info,
@@ -203,7 +204,7 @@ async def message(site: Site, request: Request) -> dict[str, Any]:
         "max_tries": spec.max_tries,
         "most_tries": MOST_TRIES,
         "acts": acts(info, spec),
-        "payload": shown.payload(info.payload, site.options.redact) if wanted else None,
+        "payload": seen,
         "most_trace": MOST_TRACE,
     }
 
