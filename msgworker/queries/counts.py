@@ -295,6 +295,11 @@ class Overview:
     hold_objects: Capped = NONE
     hold_jobs: Capped = NONE
 
+    @property
+    def names_all(self) -> bool:
+        """Whether all messages were counted, so no topic is missing."""
+        return not any(one.more or one.about for one in self.counts.values())
+
     def count(self, status: State | str) -> Capped:
         """How many messages are in a state."""
         return self.counts.get(State(status), Capped(0))

@@ -301,9 +301,11 @@ class Page:
         self.after = found.next_after
 
 
-def page_of(call: ApiCall, rows: Sequence[Any], key: Callable[[Any], object]) -> Page:
-    """A page of what is read whole: the rows behind the one whose `key` is in the cursor, or
-    behind its place if it is gone."""
+def page_of(
+    call: ApiCall, rows: Sequence[Any], key: Callable[[Any], object], *, complete: bool = True
+) -> Page:
+    """A page of what is read at once: the rows behind the one whose `key` is in the cursor, or
+    behind its place if it is gone. complete: whether they are all there are."""
     begin = 0
     if call.query.after is not None:
         begin, last = cursor_place(call.query.after, int, str)
@@ -314,7 +316,7 @@ def page_of(call: ApiCall, rows: Sequence[Any], key: Callable[[Any], object]) ->
     end = begin + call.query.limit
     chosen = list(rows[begin:end])
     following = cursor_text([end, _mark(key(chosen[-1]))]) if end < len(rows) else None
-    return Page(Found(chosen, next_after=following))
+    return Page(Found(chosen, complete=complete, next_after=following))
 
 
 def _mark(key: object) -> str:

@@ -37,9 +37,9 @@ async def get_overview(call: ApiCall) -> Overview:
 
 @endpoint("GET /topics", TopicInfo, query=calling.ListInput, page=True)
 async def list_topics(call: ApiCall) -> Page:
-    """All topics, with counts, pauses and limits."""
+    """Topics, with counts, pauses and limits: all, or those of the messages that were counted."""
     found = await call.site.look(call.ops.overview)
-    return page_of(call, found.topics, lambda one: one.topic)
+    return page_of(call, found.topics, lambda one: one.topic, complete=found.names_all)
 
 
 @endpoint("GET /metrics/series", History, query=Window, tag="overview")

@@ -307,6 +307,7 @@ async def topics(site: Site, request: Request) -> dict[str, Any]:
             for one in found[:TOPIC_ROWS]
         ],
         "left": max(0, len(found) - TOPIC_ROWS),
+        "complete": overview.names_all,
         "states": STATES,
         "window": window,
         "windows": list(WINDOWS),
@@ -334,6 +335,7 @@ async def topic(site: Site, request: Request) -> dict[str, Any]:
         site.ask(lambda: site.app.tables.spec),
     )
     info = next((one for one in overview.topics if one.topic == name), None)
+    unseen = info is None
     if info is None:
         info = await _unseen(site, name, any(map(_worked, history.points)))
     times = next((one for one in timings.topics if one.topic == name), TopicTimes(name))
@@ -341,6 +343,7 @@ async def topic(site: Site, request: Request) -> dict[str, Any]:
     held = [one for one in held if one["info"].behind or one["kind"] in ("dead", "failed")]
     return {
         "info": info,
+        "unseen": unseen,
         "words": state_of(info, times),
         "why": why_held(info),
         "counts": [one for one in counts(info, overview, State.DONE) if not one[1].about],
@@ -364,12 +367,11 @@ def _worked(one: HistoryPoint) -> bool:
 
 
 async def _unseen(site: Site, name: str, worked: bool) -> TopicInfo:
-    """A topic that is not among those of the overview; raises HTTPException 404 if there is no sign
-    of it. worked: whether the history has any."""
+    """A topic that is not among those of the overview; raises HTTPException 404 if there is none:
+    of a large table only a part is read. worked: whether the history has any of its work."""
     found = await site.look(site.ops.messages, topic=name, limit=1)
-    if not (found or worked or name in site.app._registry.handlers):
-        where = "" if found.complete else " among the newest"
-        text = f'there is no message of topic "{shown.cut(name)}"{where}, and nothing handles it'
+    if found.complete and not (found or worked or name in site.app._registry.handlers):
+        text = f'there is no message of topic "{shown.cut(name)}", and nothing handles it'
         raise HTTPException(404, text)
     who = await site.look(site.ops.instances)
     return TopicInfo(name, {}, None, handlers=sum(one.handles(name) for one in who))
