@@ -95,6 +95,9 @@ def test_a_payload_is_shown_only_on_request_and_without_what_is_hidden(app, clie
     (msg_id,) = send(app, "a", payload="x" * 10_000)
     shown = client.get(f"/messages/{msg_id}?payload=1").json()["message"]
     assert (shown["payload_cut"], "not shown" in shown["payload"]) == (True, True)
+    (msg_id,) = send(app, "a", payload=[1] * 4_000)  # longer in lines
+    shown = client.get(f"/messages/{msg_id}?payload=1").json()["message"]
+    assert (shown["payload_cut"], shown["payload"][-1]) == (True, "…")
 
 
 def test_a_message_says_its_trace_and_nothing_else_of_its_headers(app, client):

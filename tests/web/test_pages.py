@@ -14,10 +14,11 @@ import sqlalchemy as sa
 
 from msgworker import App
 from msgworker.ops.results import ADVICE, Why
+from msgworker.queries.failures import READ
 from msgworker.web.pages.changing import HELP
 from msgworker.web.pages.messages import cell, csv_of
 from tests.support.browsing import Browser
-from tests.support.ops import FAILED, NEW, put
+from tests.support.ops import FAILED, NEW, many_dead, put
 from tests.support.pages import PLAIN, dangerous, fill, looked, paths
 from tests.support.web import one_loop, statements
 
@@ -199,6 +200,13 @@ def test_groups_of_failures_are_exported_as_csv(sqlite_app: App, ann: Browser) -
     assert len(lines) == 2
     assert "\"'=HYPERLINK" in lines[1]
     assert csv_of([]).count("\n") == 1
+
+
+def test_a_csv_says_in_its_last_row_what_it_lacks(sqlite_app: App, ann: Browser) -> None:
+    many_dead(sqlite_app, READ + 1)
+    *_, last = ann.client.get("/failures.csv").text.splitlines()
+    assert last.startswith('"There are more failures: only the newest 5,000 were read')
+    assert last.count('","') == csv_of([]).count('","')
 
 
 def test_a_failure_that_is_not_utf8_is_exported_with_escapes(sqlite_app: App, ann: Browser) -> None:

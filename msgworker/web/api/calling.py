@@ -47,7 +47,8 @@ MOST_TEXT = 20_000
 
 
 def plain(value: Any, without: Callable[[str], str] = str) -> Any:
-    """What `json.dumps` takes. without: removes secrets from a text."""
+    """What `json.dumps` takes; of a text of more than MOST_TEXT characters these and "…". without:
+    removes secrets from a text."""
     if isinstance(value, enum.Enum):
         return value.value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -60,7 +61,7 @@ def plain(value: Any, without: Callable[[str], str] = str) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, str):
-        return without(str(value)[:MOST_TEXT])
+        return without(str(value)[:MOST_TEXT]) + "…" * (len(value) > MOST_TEXT)
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, timedelta):

@@ -172,11 +172,11 @@ def _hidden(call: ApiCall, info: MessageInfo) -> MessageInfo:
     listed = info.items and replace(
         info.items, listed=tuple(_hidden_item(call, one) for one in info.items.listed)
     )
-    text = None
+    text, is_cut = None, info.payload_cut
     if call.query.payload == "1" and info.payload is not None:
-        redact = call.site.options.redact
-        text = shown.payload(info.payload, redact, is_part=info.payload_cut)
-    return replace(info, payload=text, items=listed)
+        text = shown.payload(info.payload, call.site.options.redact, is_part=is_cut)
+        is_cut |= len(text) > calling.MOST_TEXT
+    return replace(info, payload=text, payload_cut=is_cut, items=listed)
 
 
 def _hidden_item(call: ApiCall, one: ItemInfo) -> ItemInfo:

@@ -264,17 +264,22 @@ async def failures(site: Site, request: Request) -> dict[str, Any]:
 async def failures_csv(site: Site, request: Request) -> Response:
     _, found = await _groups(site, request, CSV_ROWS)
     headers = {"content-disposition": 'attachment; filename="failures.csv"'}
-    text = csv_of(found, site.without).encode("utf-8", "backslashreplace")
+    more = f"There are more failures: only the newest {found.looked_at:,} were read, and at most"
+    more = "" if found.complete else f"{more} {CSV_ROWS} groups of them are here, the largest."
+    text = csv_of(found, site.without, more).encode("utf-8", "backslashreplace")
     return Response(text, media_type="text/csv; charset=utf-8", headers=headers)
 
 
-def csv_of(groups: Iterable[Failures], scrub: Any = str) -> str:
-    """The groups as CSV (RFC 4180); no cell is read as a formula."""
+def csv_of(groups: Iterable[Failures], scrub: Any = str, more: str = "") -> str:
+    """The groups as CSV (RFC 4180); no cell is read as a formula. more: what the file lacks, in a
+    last row, "" = nothing."""
     out = io.StringIO()
     writer = csv.writer(out, quoting=csv.QUOTE_ALL)
     writer.writerow(COLUMNS)
     for one in groups:
         writer.writerow([cell(scrub(_text(getattr(one, name)))) for name in COLUMNS])
+    if more:
+        writer.writerow([more, *[""] * (len(COLUMNS) - 1)])
     return out.getvalue()
 
 
