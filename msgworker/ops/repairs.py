@@ -390,7 +390,8 @@ def _would_with_successors(selection: Selection, *, also_done: bool) -> DryRun:
     ids: set[int] = set()
     done: set[int] = set()
     for page in selection.pages():
-        tails = Tails.of(selection, page, also_done=also_done, counts=True)
+        new = [i for i in page.ids if i not in ids]  # others stand behind one that was counted
+        tails = Tails.of(selection, replace(page, ids=new), also_done=also_done, counts=True)
         found.stay_done += tails.stay_done
         found.complete &= tails.complete
         heads = list(tails.first)

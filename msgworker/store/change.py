@@ -523,20 +523,26 @@ def lowest(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, int]:
 
 def not_done_behind(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, list[SeenRow]]:
     """What stands behind these messages, of their objects, and is not done, by msg_id; under the
-    lowest of each object. By the indexes of unfinished and of failed rows; at most `max_ids` ids.
-    """
+    lowest of each object. By the indexes of unfinished rows, and of failed ones, which is walked
+    once; at most `max_ids` ids."""
     first, source = _firsts(t), t.message.alias("n")
     n = t.cols(source)
-    opened = (t.open_object(n) == first.c.k, t.open_msg_id(n) > first.c.lo, t.open_rows(n))
-    failed = (t.object_key(n) == first.c.k, t.failed_key(n) > first.c.lo, t.failed_rows(n))
+    opened = sa.and_(t.open_object(n) == first.c.k, t.open_msg_id(n) > first.c.lo)
+    after = (t.failed_key(n) > an_id(min(ids)), t.failed_key(n) > first.c.lo)
+    # An outer join: see `ran_later`.
+    failed = source.outerjoin(first, first.c.k == t.object_key(n))
     columns: list[Any] = [first.c.lo, n.msg_id, n.status, t.tries(n)]
-    found: dict[int, dict[int, SeenRow]] = {}
+    by_object = t.hinted(sa.select(*columns), source, "object")
+    by_object = by_object.select_from(first.join(source, opened)).where(t.open_rows(n))
+    among_failed = t.hinted(sa.select(*columns), source, "failed").select_from(failed)
+    among_failed = among_failed.where(t.failed_rows(n), *after, n.object_id.is_not(None))
     # In this order: one that is unfinished when it is read may be dead a moment later.
-    for index, (same, later, rows) in (("object", opened), ("failed", failed)):
-        query = t.hinted(sa.select(*columns), source, index)
-        query = query.select_from(first.join(source, sa.and_(same, later))).where(rows)
-        for lo, *row in conn.execute(query, {"mw_ids": list(ids)}):
-            found.setdefault(lo, {})[row[0]] = SeenRow._make(row)
+    read = conn.execute(by_object, {"mw_ids": list(ids)}).all()
+    with joining_widely(conn, t.database):
+        read = [*read, *conn.execute(among_failed, {"mw_ids": list(ids)})]
+    found: dict[int, dict[int, SeenRow]] = {}
+    for lo, *row in read:
+        found.setdefault(lo, {})[row[0]] = SeenRow._make(row)
     return {lo: [rows[i] for i in sorted(rows)] for lo, rows in found.items()}
 
 

@@ -110,6 +110,36 @@ def test_a_rerun_that_cannot_tell_its_order_ends_and_names_the_index(
     assert app.ops.rerun(dead, force=True).changed == 3
 
 
+def test_a_dry_run_with_successors_counts_each_message_once_over_its_pages(app, monkeypatch):
+    ids = put(app, *[("o", FAILED)] * 3, *[("o", DONE)] * 2, ("p", FAILED), ("p", DONE))
+    real = bounded.ids_of_filter
+
+    def page(*args, limit, **more):
+        return real(*args, limit=min(limit, 2), **more)
+
+    monkeypatch.setattr(bounded, "ids_of_filter", page)
+    would = app.ops.rerun(status="dead", with_successors=True, dry_run=True)
+    assert (would.matched, would.changed, would.stay_done, would.complete) == (4, 4, 3, True)
+    assert [info.msg_id for info in would.sample] == [*ids[:3], ids[5]]
+
+
+def test_what_is_behind_messages_of_many_objects_is_found_in_one_walk(sqlite_app):
+    """Not in one walk over all that failed for each of the objects."""
+    steps = []
+    for count in (100, 300):
+        many_dead(sqlite_app, count, objects=count)
+        ids = [info.msg_id for info in sqlite_app.ops.find(status="dead", limit=400)]
+        with sqlite_app.engine.connect() as conn:
+            change.not_done_behind(conn, sqlite_app.tables, ids[:1])  # builds and prepares
+            taken: list[int] = []
+            raw = conn.connection.driver_connection
+            raw.set_progress_handler(lambda taken=taken: taken.append(1), 1)
+            change.not_done_behind(conn, sqlite_app.tables, ids)
+            raw.set_progress_handler(None, 0)
+        steps.append(len(taken))
+    assert steps[1] < 8 * steps[0]  # of four times as many messages
+
+
 def test_a_dry_run_with_successors_says_if_it_could_not_count_what_stays_done(app, monkeypatch):
     """The rerun itself does not look for it."""
     (dead,) = put(app, ("o", FAILED))
