@@ -6,6 +6,7 @@ import json
 import threading
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 import sqlalchemy as sa
@@ -62,6 +63,16 @@ def test_the_overview_and_the_other_reads_answer(app, client):
         assert client.get(path).status_code == 200, path
     assert client.get("/metrics/series?window=6h").json()["step_seconds"] == 300
     assert client.get("/openapi.json").json()["openapi"] == "3.1.0"
+
+
+def test_an_empty_topic_or_object_is_chosen_by_its_name(app, client):
+    ids = put(app, ("", FAILED), ("o", FAILED))
+    ids += put(app, ("p", FAILED), topic="")
+    for chosen, found in (({"object_id": ""}, ids[0]), ({"topic": ""}, ids[2])):
+        (one,) = rows_of(client, f"/messages?{urlencode(chosen)}")
+        assert one["msg_id"] == found
+        body = {"filter": chosen, "dry_run": True, "reason": "r"}
+        assert client.post("/acknowledge", json=body).json()["changed"] == 1
 
 
 def test_every_list_has_pages(app, client):

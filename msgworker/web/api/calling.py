@@ -137,6 +137,7 @@ Status = Literal["new", "processing", "done", "failed", "dead", "unknown"]
 Topic = Annotated[str, _words(1000, least=0), _STORABLE]
 NewTopic = Annotated[str, _words(100), _STORABLE]
 ObjectId = Annotated[str, _words(190), _STORABLE]
+FilterObject = Annotated[str, _words(190, least=0), _STORABLE]
 Key = Annotated[str, _words(190), _STORABLE]
 JobId = Annotated[int, Field(strict=True, ge=1, le=MOST)]
 JobIdText = Annotated[int, Field(ge=1, le=MOST), BeforeValidator(_whole)]
@@ -176,7 +177,7 @@ class Selection(ApiInput):
     ids: list[Id] | None = Field(default=None, min_length=1, max_length=1000)
     status: Status | None = None
     topic: Topic | None = None
-    object_id: ObjectId | None = None
+    object_id: FilterObject | None = None
     error: ErrorPart | None = None
     since: Instant | None = None
     fingerprint: Fingerprint | None = None

@@ -31,7 +31,7 @@ class Filter(calling.Paging):
 
     status: calling.Status | None = None
     topic: calling.Topic | None = None
-    object_id: calling.ObjectId | None = None
+    object_id: calling.FilterObject | None = None
     error: calling.ErrorPart | None = None
     since: calling.Instant | None = None
     fingerprint: calling.Fingerprint | None = None
