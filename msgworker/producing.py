@@ -24,7 +24,7 @@ from sqlalchemy import Connection, RootTransaction
 
 from msgworker import db
 from msgworker.config import number
-from msgworker.errors import ConfigError, JobSealed, PayloadError, SchemaError
+from msgworker.errors import ConfigError, JobSealed, SchemaError
 from msgworker.message import (
     DEFAULT_TOPIC,
     JOB_POLICIES,
@@ -142,7 +142,7 @@ def row_of(
         tables,
         topic=topic,
         object_id=checked_object_id(object_id, tables),
-        payload=payload_text(payload, tables),
+        payload=encode(payload),
         delay=delay,
         at=at,
         priority=priority,
@@ -303,9 +303,11 @@ def open_job(
             )
         topic, sent, of = (*parts, None, None)[:3]
         refuse_topic(tables, topic)
-        row = row_of(tables, topic, sent, of, None, None)
-        payload = row.get("b_payload")
-        payload = None if sent is None else payload
+        says = sent
+        if sent is None and tables.has("payload"):  # what it will say is as long at least
+            says = {"job": 1, "name": name, "done": 0, "dead": 0}
+        row = row_of(tables, topic, says, of, None, None)
+        payload = None if sent is None else row.get("b_payload")
         object_id = None if of is None else str(of)
     return jobs.open_job(
         conn,
@@ -425,21 +427,6 @@ def connection_of(target: object, engine: sa.Engine | None = None) -> Connection
     return found
 
 
-def payload_text(payload: Any, tables: Tables) -> str | None:
-    text = encode(payload)
-    most = tables.spec.max_payload
-    if text is None or len(text) <= most // 4:  # a character has four bytes at most
-        return text
-    in_bytes = tables.database.text_in_bytes
-    length = len(text.encode()) if in_bytes else len(text)
-    if length > most:
-        raise PayloadError(
-            f"the payload has {length} {'bytes' if in_bytes else 'characters'} as JSON, at most "
-            f"{most} are read (max_payload); store it elsewhere and send a reference"
-        )
-    return text
-
-
 def checked_object_id(object_id: Any, tables: Tables) -> Any:
     if isinstance(object_id, str):
         if len(object_id) > MAX_OBJECT_ID:
@@ -470,6 +457,10 @@ def checked_object_id(object_id: Any, tables: Tables) -> Any:
         known = isinstance(object_id, int) and -(2**63) <= object_id < 2**63
         if known or isinstance(object_id, UUID):
             return str(object_id)  # as psycopg does; asyncpg takes no other value for a text
+    elif isinstance(object_id, Decimal) and not object_id.is_finite():
+        object_id = str(object_id)  # PyMySQL would write it as a name
+    if not isinstance(object_id, store.kept_as_given(tables)):
+        return store.as_object(tables, object_id)
     return object_id
 
 
@@ -519,9 +510,6 @@ def checked_key(key: Any, rule: Unique, tables: Tables) -> str | None:
     if "\x00" in key or not is_text(key):
         raise ConfigError(f"the unique_key {key!r:.120} holds a NUL or half of a surrogate pair")
     _check_keys(tables)
-    width = db.max_text(tables.message.c[tables.names["unique_key"]].type)
-    if width is not None and len(key) > width and not tables.database.loose_types:
-        raise ConfigError(f"the unique_key has {len(key)} characters, its column takes {width}")
     return key
 
 

@@ -11,7 +11,6 @@ in a URL, where there is no connection.
 """
 
 from msgworker.db.catalogue import (
-    ColumnLimit,
     Policies,
     Trait,
     codec_of,
@@ -177,6 +176,7 @@ from msgworker.db.types import (
     NUMBERS,
     AnyId,
     AnyText,
+    ColumnLimit,
     CreateColumn,
     CreateTable,
     JsonList,

@@ -18,7 +18,7 @@ from sqlalchemy.types import TypeEngine
 
 from msgworker.db.database import At, Database, IdSource, Trouble, of, printing, quoted
 from msgworker.db.errors import raise_lost, trouble
-from msgworker.db.types import NUMBERS
+from msgworker.db.types import NUMBERS, ColumnLimit
 
 
 def names_there(inspector: Inspector, schema: str | None) -> list[str]:
@@ -430,47 +430,41 @@ def max_text(kind: TypeEngine[Any]) -> int | None:
     return length
 
 
-class ColumnLimit(NamedTuple):
-    """What a column takes. unit: of `most`: characters, bytes, or "" of a number its size. charset:
-    of the bytes."""
-
-    role: str
-    most: int
-    unit: str
-    charset: str = ""
-
-    def taken(self, value: Any) -> int:
-        """How much of it a value takes at least."""
-        if not self.unit:
-            number = int(value) if isinstance(value, int) else 0
-            return number if number >= 0 else -1 - number
-        text = str(value)
-        if self.unit == "characters" or self.charset not in _UTF_8:
-            return len(text)
-        return len(text.encode())
-
-
-_UTF_8 = ("", "utf8", "utf8mb3", "utf8mb4")
+_ENDLESS = 1 << 32
 
 
 def column_limit(
     database: Database, role: str, kind: TypeEngine[Any], charset: str
 ) -> ColumnLimit | None:
     """How much of what a producer sends fits into a column; None = unknown, or unlimited."""
-    if database.loose_types or isinstance(kind, sa.Enum | sa.JSON):
+    if database.loose_types or isinstance(kind, sa.JSON):
         return None
+    if isinstance(kind, sa.Enum):
+        words = frozenset(word.rstrip(" ").casefold() for word in kind.enums)
+        return None if kind.name is not None else ColumnLimit(role, 0, "words", words=words)
+    unsigned = bool(getattr(kind, "unsigned", False))
     if isinstance(kind, sa.Integer):
         most = max_whole(kind)
-        return ColumnLimit(role, whole_end(kind) if most is None else most, "")
+        most = whole_end(kind) if most is None else most
+        return ColumnLimit(role, most, "", least=0 if unsigned else -1 - most)
+    if isinstance(kind, sa.Numeric) and not isinstance(kind, sa.Float):
+        if kind.precision is None or kind.scale is None or kind.scale < 0:
+            return None
+        most = int(10 ** max(0, kind.precision - kind.scale)) - 1
+        least = 0 if unsigned else -most
+        return ColumnLimit(role, most, "", least=least, places=kind.scale)
     in_bytes = database.text_bytes.get(kind.__visit_name__)
+    codec = database.codecs.get(charset, "")
     if in_bytes is not None:
-        return ColumnLimit(role, in_bytes, "bytes", charset)
+        return ColumnLimit(role, in_bytes, "bytes", charset, codec)
     length: int | None = getattr(kind, "length", None)
-    if length is None:
+    if length is None and not codec:
         return None
     if isinstance(kind, sa.LargeBinary | sa.BINARY | sa.VARBINARY):
-        return ColumnLimit(role, length, "bytes")
-    return ColumnLimit(role, length, "characters") if isinstance(kind, sa.String) else None
+        return None if length is None else ColumnLimit(role, length, "bytes")
+    if not isinstance(kind, sa.String):
+        return None
+    return ColumnLimit(role, _ENDLESS if length is None else length, "characters", charset, codec)
 
 
 def codec_of(database: Database, traits: Sequence[Trait], column: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -15,6 +15,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from msgworker.db.database import Database, of_dialect
+from msgworker.payload import fitting
 
 
 class OfDatabase(FunctionElement[Any]):
@@ -370,3 +371,56 @@ def json_text(
         return sa.bindparam(name)
     text = sa.bindparam(name, type_=sa.Text())
     return sa.cast(text, column.type) if database.casts_json else text
+
+
+# --- What a column takes.
+
+
+class ColumnLimit(NamedTuple):
+    """What a column takes; some servers cut off or replace the rest silently.
+
+    unit: of `most`: characters, bytes, "" of a number its size, or "words", which are all that it
+    takes. charset: of the bytes. codec: what encodes its texts, see `payload.fitting`; "" = any.
+    least, places: of a number, the smallest, and how many places behind its point.
+    """
+
+    role: str
+    most: int
+    unit: str
+    charset: str = ""
+    codec: str = ""
+    words: frozenset[str] = frozenset()
+    least: int = 0
+    places: int = 0
+
+    def refusal(self, value: Any) -> tuple[str, str] | None:
+        """What is too much of a value, and what the column takes; None = it is taken as it is."""
+        if not self.unit:
+            return self._of_number(value)
+        text = str(value)
+        if self.unit == "words":
+            known = text.rstrip(" ").casefold() in self.words
+            return None if known else (f"is {value!r:.60}", "one of its own words only")
+        taken = len(text)
+        if self.unit == "bytes" and self.charset in _UTF_8:
+            taken = len(text.encode())
+        if taken > self.most:
+            return f"has {taken} {self.unit}", f"{self.most} at most"
+        if self.codec and not text.isascii() and fitting(text, self.codec) != text:
+            return f"is {value!r:.60}", f"characters of {self.charset} only"
+        return None
+
+    def _of_number(self, value: Any) -> tuple[str, str] | None:
+        if not isinstance(value, int | Decimal):
+            return None
+        if isinstance(value, Decimal):
+            if not value.is_finite():
+                return None
+            if -int(value.normalize().as_tuple().exponent) > self.places:
+                return f"is {str(value)!r:.60}", f"{self.places} decimal places at most"
+        if int(value) > self.most:
+            return f"is {value!r:.60}", f"{self.most} at most"
+        return (f"is {value!r:.60}", f"{self.least} at least") if int(value) < self.least else None
+
+
+_UTF_8 = ("", "utf8", "utf8mb3", "utf8mb4")

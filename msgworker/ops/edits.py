@@ -24,7 +24,7 @@ from msgworker.ops.operation import Step
 from msgworker.ops.repairs import Repairs, WriteOptions, recorded
 from msgworker.ops.results import How, Repaired, Skip, Why
 from msgworker.ops.selection import Action, DryRun
-from msgworker.payload import pretty, shown
+from msgworker.payload import encode, pretty, shown
 from msgworker.store import change, send
 from msgworker.store.audit import CHANGES, Edited, Who, kept_changes
 from msgworker.store.bounded import LEAST, MOST
@@ -66,7 +66,7 @@ def _checked(t: Tables, wanted: dict[str, Any]) -> dict[str, Any]:
                 f"table {t.spec.name} has no {role} column: messages have none to be edited"
             )
     if "payload" in found:
-        found["payload"] = producing.payload_text(found["payload"], t)
+        found["payload"] = encode(found["payload"])
     if found.get("available_at") is not None:
         producing.check_at("available_at", found["available_at"], t)
     send.check_limits(t, {_PARAMS[role]: value for role, value in found.items()})

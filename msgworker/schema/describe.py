@@ -24,6 +24,7 @@ from msgworker.table import (
     LEAST_HEADERS,
     MAX_ERROR,
     MAX_HEADERS,
+    MAX_KEY,
     MAX_OBJECT_ID,
     MAX_TOPIC,
     NAMED_ONLY,
@@ -504,8 +505,10 @@ def max_error(database: Database, columns: dict[str, Column]) -> int:
 
 
 def column_limits(live: Live) -> tuple[db.ColumnLimit, ...]:
-    """The columns that take less than a producer may send: some databases cut it off silently."""
-    ours = {"topic": MAX_TOPIC, "object_id": MAX_OBJECT_ID, "payload": live.spec.max_payload}
+    """The columns that take less than a producer may send: some databases cut it off, or replace
+    it, silently."""
+    ours = {"topic": MAX_TOPIC, "object_id": MAX_OBJECT_ID, "unique_key": MAX_KEY}
+    ours |= {"payload": live.spec.max_payload}
     found = []
     for role, most in ours.items():
         column = live.columns.get(role)
@@ -516,7 +519,7 @@ def column_limits(live: Live) -> tuple[db.ColumnLimit, ...]:
         if limit is None:
             continue
         most *= 4 if limit.unit == "bytes" else 1
-        if not limit.unit or limit.most < most:
+        if not limit.unit or limit.most < most or limit.codec:
             found.append(limit)
     return tuple(found)
 

@@ -338,7 +338,7 @@ def object_of(t: Tables, given: Any) -> Any:
         number = Decimal(text)
     except ArithmeticError:
         raise ValueError("it is no number") from None
-    if isinstance(kind, sa.Numeric | sa.Float) and number.is_finite():
+    if isinstance(kind, sa.Numeric | sa.Float) and (number.is_finite() or t.database.reads_texts):
         return number
     if not number.is_finite() or number != int(number):
         raise ValueError("it is no whole number")

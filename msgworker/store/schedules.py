@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -17,11 +17,13 @@ from sqlalchemy import Connection
 from msgworker import db
 from msgworker.counted import plural
 from msgworker.db import instant_text, kind_of, now, read_instant, real_instant, same_text
-from msgworker.errors import DuplicateMessage, SchemaError
+from msgworker.errors import ConfigError, DuplicateMessage, PayloadError, SchemaError
 from msgworker.message import DEFAULT_TOPIC, State, Status
 from msgworker.store.bounded import object_of
 from msgworker.store.change import cancel_or_request, lock
 from msgworker.store.send import (
+    as_object,
+    check_limits,
     give_up,
     holder,
     insert_many,
@@ -67,6 +69,21 @@ class Stored:
         """The unique key of its messages, by which one is found that has not ended; None where they
         may overlap."""
         return None if self.overlap == "allow" else key_of(self.name)
+
+
+class Sends(Protocol):
+    """What a schedule sends, as it is declared or stored."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def topic(self) -> str: ...
+    @property
+    def object_id(self) -> str | None: ...
+    @property
+    def payload(self) -> str | None: ...
+    @property
+    def overlap(self) -> str: ...
 
 
 def key_of(name: str) -> str:
@@ -268,27 +285,30 @@ def _as_seen(t: Tables, seen: Stored) -> list[sa.ColumnElement[bool]]:
     return [c.table_name == t.label, c.name == seen.name, c.version == seen.version]
 
 
-def rows_of(t: Tables, of: Stored, ticks: Sequence[datetime]) -> list[dict[str, Any]]:
-    """A row for each tick, for `fire`. Raises SchemaError if the message table does not take such
-    messages, ValueError if it does not take the object."""
+def rows_of(t: Tables, of: Sends, ticks: Sequence[datetime]) -> list[dict[str, Any]]:
+    """A row for each tick, for `fire`. Raises SchemaError, ConfigError or PayloadError if the
+    message table does not take such messages."""
     if t.unfilled:
         refuse_unfilled(t)
-    refuse(t, of.name, of.topic, of.payload)
-    held = object_of(t, of.object_id)
-    message = {"topic": of.topic, "object_id": held, "payload": of.payload, "unique_key": of.key}
-    return [row_values(t, **message, scheduled_for=tick) for tick in ticks]
-
-
-def refuse(t: Tables, name: str, topic: str, payload: str | None) -> None:
-    """Raise SchemaError if the message table has no columns for what a schedule sends."""
-    if payload is not None and not t.has("payload"):
-        raise SchemaError(f"table {t.spec.name} has no payload column; give schedule {name} none")
-    if topic != DEFAULT_TOPIC and not t.has("topic"):
+    if of.payload is not None and not t.has("payload"):
+        text = f"table {t.spec.name} has no payload column; give schedule {of.name} none"
+        raise SchemaError(text)
+    if of.topic != DEFAULT_TOPIC and not t.has("topic"):
         raise SchemaError(
             f"table {t.spec.name} has no topic column: each of its messages is of the topic "
-            f'"{DEFAULT_TOPIC}". Give schedule {name} that topic, or name a column, '
+            f'"{DEFAULT_TOPIC}". Give schedule {of.name} that topic, or name a column, '
             "MessageTable(topic=...)"
         )
+    key = None if of.overlap == "allow" else key_of(of.name)
+    try:
+        message: dict[str, Any] = {"topic": of.topic, "payload": of.payload, "unique_key": key}
+        message["object_id"] = as_object(t, of.object_id)
+        rows = [row_values(t, **message, scheduled_for=tick) for tick in ticks]
+        for row in rows:
+            check_limits(t, row)
+    except (ConfigError, PayloadError) as error:
+        raise type(error)(f"schedule {of.name}: {error}") from None
+    return rows
 
 
 def tick_of(conn: Connection, t: Tables, msg_id: int) -> datetime | None:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from types import NoneType
 from typing import Any, NamedTuple, NoReturn
+from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, bindparam
@@ -353,18 +354,59 @@ def refuse_unfilled(t: Tables) -> NoReturn:
 
 
 def check_limits(t: Tables, row: dict[str, Any]) -> None:
-    """Raise ConfigError or PayloadError if a column is too small for its value."""
+    """Raise ConfigError or PayloadError if a column does not take its value as it is, or the
+    payload is longer than is read."""
+    payload = row.get("b_payload")
+    if payload is not None and len(payload) > t.spec.max_payload // 4:  # of four bytes at most
+        _check_payload(t, payload)
     for limit in t.column_limits:
         value = row.get(f"b_{limit.role}")
-        if value is None or (taken := limit.taken(value)) <= limit.most:
+        if value is None or (refusal := limit.refusal(value)) is None:
             continue
-        what = f"has {taken} {limit.unit}" if limit.unit else f"is {value!r:.60}"
         column = f"column {t.names[limit.role]} of table {t.spec.name}"
-        text = f"the {limit.role} {what}, {column} takes {limit.most} at most"
+        text = f"the {limit.role} {refusal[0]}, {column} takes {refusal[1]}"
         if limit.role == "payload":
             hint = "store it elsewhere and send a reference, or widen the column"
             raise PayloadError(f"{text}; {hint}")
-        raise ConfigError(f"{text}; nothing was written. Widen the column, or give a shorter one")
+        raise ConfigError(f"{text}; nothing was written. Widen the column, or give another one")
+
+
+def _check_payload(t: Tables, payload: str) -> None:
+    in_bytes, most = t.database.text_in_bytes, t.spec.max_payload
+    length = len(payload.encode()) if in_bytes else len(payload)
+    if length > most:
+        raise PayloadError(
+            f"the payload has {length} {'bytes' if in_bytes else 'characters'} as JSON, at most "
+            f"{most} are read (max_payload); store it elsewhere and send a reference"
+        )
+
+
+def kept_as_given(t: Tables) -> tuple[type, ...]:
+    """The types of the object ids that their column takes as they are; `as_object` others."""
+    return t.built("types of ids", lambda: _types_kept(t))
+
+
+def _types_kept(t: Tables) -> tuple[type, ...]:
+    kind = t.object_type
+    if t.database.loose_types or isinstance(kind, sa.String | db.KeyText | sa.types.NullType):
+        return (object,)
+    if isinstance(kind, db.NUMBERS):
+        return (int, NoneType) if isinstance(kind, sa.Integer) else (int, Decimal, NoneType)
+    if isinstance(kind, sa.Uuid):
+        return (UUID, NoneType)
+    return (object,) if t.database.reads_texts else (NoneType,)
+
+
+def as_object(t: Tables, given: Any) -> Any:
+    """An object_id as its column has it: some servers make 0 of a text that is no number. Raises
+    ConfigError."""
+    from msgworker.store.bounded import object_of
+
+    try:
+        return object_of(t, given)
+    except ValueError as error:
+        text = f"{str(given)!r:.80} is no object_id of table {t.spec.name}: {error}"
+        raise ConfigError(text) from None
 
 
 def row_values(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from msgworker import ConfigError, JobSealed, MessageTable, SchemaError
+from msgworker import ConfigError, JobSealed, MessageTable, PayloadError, SchemaError
 from msgworker.app import setup_of
 from msgworker.cli.jobs import ways_of
 from msgworker.db import Trouble
@@ -123,6 +123,20 @@ def test_a_payload_and_an_object_of_one_s_own(app):
         pass  # nothing is sent into it: it ends at once
     app.drain(linger=0)
     assert got == [({"month": "2026-10"}, "C-1")]
+
+
+@pytest.mark.requires("lengths")
+def test_a_job_whose_message_would_not_fit_into_its_column_is_not_opened(app, make_app):
+    with app.engine.begin() as conn:
+        payload = app.tables.message.c.payload
+        quoted = conn.dialect.identifier_preparer.quote(payload.name)
+        conn.exec_driver_sql(f"ALTER TABLE msgworker_message DROP COLUMN {quoted}")
+        conn.exec_driver_sql(f"ALTER TABLE msgworker_message ADD {quoted} VARCHAR(40)")
+    other = make_app(app.engine)
+    assert other.job("a", on_complete="report").job_id
+    with pytest.raises(PayloadError, match="takes 40 at most"):
+        other.job("a" * 40, on_complete="report")
+    assert len(other.ops.jobs()) == 1
 
 
 def test_a_job_in_transactions_of_its_own_is_sealed_by_the_end_of_its_block(app):

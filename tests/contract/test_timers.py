@@ -22,7 +22,7 @@ from msgworker.table import SCHEDULE
 from msgworker.testing import drain
 from tests.support.leases import registered
 from tests.support.rows import Table, edit, send
-from tests.support.tables import OTHER_NAMES
+from tests.support.tables import OTHER_NAMES, SEED, foreign_table
 from tests.support.timers import clock, edit_row, put_back, rows, ticks_of, timer
 from tests.support.waiting import until
 
@@ -327,6 +327,41 @@ def test_a_schedule_that_is_refused_is_told_and_others_go_on(app, make_app, capl
     assert len(told) == 1
     assert "cannot be sent" in told[0]
     role.ended()
+
+
+NOT_TAKEN = [
+    ({"topic": "t" * 21}, ConfigError, "schedule n: the topic has 21 characters"),
+    ({"topic": "t", "payload": "p" * 41}, PayloadError, "schedule n: the payload has 4[13] char"),
+    ({"topic": "t", "object_id": "n"}, ConfigError, "schedule n: 'n' is no object_id"),
+]
+
+
+@pytest.mark.requires("column_types")
+@pytest.mark.parametrize(("sent", "kind", "says"), NOT_TAKEN, ids=["topic", "payload", "object"])
+def test_what_a_schedule_sends_is_checked_at_the_start_as_what_is_sent(
+    server, make_app, sent, kind, says
+):
+    columns = {"topic": "VARCHAR(20)", "body": "VARCHAR(40)", "objectID": "BIGINT"}
+    foreign_table(server, **columns)
+    app = an_app(make_app, table=SEED.replace(topic="topic", payload="body"))
+    app.create_schema()
+    app.every("23h", name="n", **{"object_id": 7} | sent)
+    with pytest.raises(kind, match=says):
+        app.drain(**NOW)
+    good = an_app(make_app, table=app.table)
+    good.every("23h", name="n", topic="t", object_id=7)
+    good.drain(**NOW)
+    edit_row(good, "n", **sent)  # by an older program
+    with pytest.raises(kind, match=says):
+        good.ops.run_now("n")
+    assert Table(good).rows("msg_id") == []
+
+
+def test_a_schedule_whose_payload_is_never_read_is_refused_at_the_start(app, make_app):
+    one = an_app(make_app, table=MessageTable(max_payload=2000))
+    one.every("23h", topic="t", payload="p" * 2000)
+    with pytest.raises(PayloadError, match=r"schedule t: .*at most 2000 are read"):
+        one.drain(**NOW)
 
 
 def test_a_row_that_cannot_be_read_concerns_its_schedule_alone(app, make_app, caplog):

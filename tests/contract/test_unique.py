@@ -479,7 +479,7 @@ def test_a_key_longer_than_a_named_column_is_refused(make_app, database):
     named.create_schema()
     assert send(named, "12345") == send(named, "12345")
     if database.name != "sqlite":
-        with pytest.raises(ConfigError, match="its column takes 5"):
+        with pytest.raises(ConfigError, match="column job_key of table work_item takes 5 at most"):
             send(named, "123456")
 
 

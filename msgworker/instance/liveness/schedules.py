@@ -22,7 +22,7 @@ from msgworker.instance.state import Setup, Shared
 from msgworker.producing import Unique, checked_key
 from msgworker.schedules import Schedule
 from msgworker.store import schedules as store
-from msgworker.store.schedules import Stored
+from msgworker.store.schedules import EPOCH, Stored
 from msgworker.store.send import notify
 
 ROUNDS_AT_START = 50
@@ -60,10 +60,10 @@ class Timer(Role):
 
     def register(self) -> None:
         """Write the declarations and fire what is due, before the instance looks for messages.
-        Raises SchemaError if there is no table of schedules, or no column for what they send."""
-        tables = self._setup.tables
+        Raises SchemaError if there is no table of schedules, or no column for what they send, and
+        ConfigError or PayloadError if a column does not take it."""
         for one in self._declared.values():
-            store.refuse(tables, one.name, one.topic, one.payload)
+            store.rows_of(self._setup.tables, one, [EPOCH])
         try:
             with self.link.statement() as conn:
                 there = store.is_there(conn, self._setup.tables)
