@@ -132,6 +132,37 @@ def decode_exactly(raw: Any) -> Any:
     return _exact.decode(raw if isinstance(raw, str) else raw.decode("utf-8"))
 
 
+def as_json(value: Any, default: Callable[[Any], Any] = str, **form: Any) -> str:
+    """A value of ours as strict JSON, whatever it holds: what JSON has not (a NaN, a key that is no
+    text, a circle) as its text. form: of json.dumps."""
+    try:
+        return json.dumps(value, default=default, allow_nan=False, **form)
+    except Exception:  # also of an object whose text cannot be made
+        return json.dumps(_expressible(value, default), **form)
+
+
+def _expressible(value: Any, default: Callable[[Any], Any], within: tuple[int, ...] = ()) -> Any:
+    """within: the ids of what it is a part of."""
+    if value is None or isinstance(value, bool | str):
+        return value
+    inner = (*within, id(value))
+    try:
+        if isinstance(value, int):
+            int.__repr__(value)  # raises for too many digits
+            return value
+        if isinstance(value, float):
+            return value if math.isfinite(value) else str(value)
+        if id(value) in within:
+            return "..."
+        if isinstance(value, dict):
+            return {str(key): _expressible(one, default, inner) for key, one in value.items()}
+        if isinstance(value, list | tuple):
+            return [_expressible(one, default, inner) for one in value]
+        return str(default(value))
+    except Exception as error:
+        return f"<{type(value).__name__}: {type(error).__name__}>"
+
+
 Default = Callable[[Any], Any] | None
 
 

@@ -6,7 +6,6 @@ control the terminal. All output goes through `Screen`, which keeps the status l
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 import threading
@@ -22,7 +21,7 @@ from msgworker.cli.output import visible
 from msgworker.db import without
 from msgworker.instance.running.traceback import trace_of
 from msgworker.logs import logger
-from msgworker.payload import shown
+from msgworker.payload import as_json, shown
 from msgworker.table import MAX_ERROR
 
 FACTS = ("instance", "msg_id", "object_id", "topic", "try")
@@ -67,7 +66,7 @@ class Lines(logging.Formatter):
             event["error"] = _short(self._without(_last_line(error)), MAX_ERROR)
             trace = "".join(traceback.format_exception(error))
             event["traceback"] = _short(self._without(trace), LONG_TRACE)
-        return json.dumps(event, default=str).replace("\x7f", "\\u007f")
+        return as_json(event).replace("\x7f", "\\u007f")
 
     def _as_text(self, record: logging.LogRecord, text: str, facts: dict[str, Any]) -> str:
         clock = _instant(record).astimezone().strftime(self._clock)
@@ -76,7 +75,7 @@ class Lines(logging.Formatter):
         said = "" if error is None else self._without(_last_line(error))
         if said and shown(_without_module(said), MAX_ERROR) not in text:
             parts.append(f"error={said!r}")
-        parts += [f"{name}={value}" for name, value in facts.items() if value is not None]
+        parts += [f"{name}={_said(value)}" for name, value in facts.items() if value is not None]
         line = visible("  ".join([parts[0], " ".join(parts[1:])]).rstrip())
         trace = None if error is None else self._trace(record, error)
         if trace:
@@ -100,6 +99,14 @@ def _instant(record: logging.LogRecord) -> datetime:
 
 def _error(record: logging.LogRecord) -> BaseException | None:
     return record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+
+
+def _said(value: Any) -> str:
+    """A fact of a record of the user's, also one whose text cannot be made."""
+    try:
+        return str(value)
+    except Exception as error:
+        return f"<{type(value).__name__}: {type(error).__name__}>"
 
 
 def _short(text: str, most: int) -> str:

@@ -19,6 +19,7 @@ from click.core import ParameterSource
 
 from msgworker.commands import command, proposed
 from msgworker.errors import ExitCode, MsgworkerError, PayloadError
+from msgworker.payload import as_json
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -236,8 +237,9 @@ def _echo(text: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """JSON on stdout, two spaces deep; instants in ISO 8601, unsafe characters as escapes."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, default=_json)
+    """JSON on stdout, two spaces deep; instants in ISO 8601, unsafe characters as escapes, what is
+    no finite number as a text."""
+    text = as_json(value, _json, indent=2, ensure_ascii=False)
     click.echo("\n".join(_json_line(line) for line in text.split("\n")))
 
 

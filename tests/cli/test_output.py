@@ -6,7 +6,9 @@ import json
 import logging
 import unicodedata
 from datetime import UTC, datetime
+from decimal import Decimal
 from operator import itemgetter
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -160,6 +162,43 @@ def test_json_log_has_the_facts() -> None:
     assert event["error"] == "ValueError: boom"
     assert "Traceback" in event["traceback"]
     assert datetime.fromisoformat(event["time"]).tzinfo == UTC
+
+
+class Untold:
+    def __str__(self) -> str:
+        raise LookupError
+
+
+AROUND: list[object] = []
+AROUND.append(AROUND)
+NO_JSON: list[tuple[object, object]] = [
+    (float("nan"), "nan"),
+    (float("-inf"), "-inf"),
+    (Decimal("NaN"), "NaN"),
+    ({(1, 2): 3.5, "x": float("inf")}, {"(1, 2)": 3.5, "x": "inf"}),
+    (AROUND, ["..."]),
+    (Untold(), "<Untold: LookupError>"),
+    (10**5000, "<int: ValueError>"),
+]
+
+
+def strictly(text: str) -> Any:
+    def refuse(constant: str) -> None:
+        raise ValueError(constant)
+
+    return json.loads(text, parse_constant=refuse)
+
+
+@pytest.mark.parametrize(("value", "told"), NO_JSON, ids=range(len(NO_JSON)))
+def test_a_line_of_json_is_strict_json_whatever_its_facts_are(
+    value: object, told: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = record("failed", object_id=value, topic="t")
+    event = strictly(Lines("json", Invocation()).format(made))
+    assert (event["object_id"], event["topic"]) == (told, "t")
+    assert "topic=t" in Lines("text", Invocation()).format(made)
+    print_json([{"msg_id": 1, "object_id": value}])
+    assert strictly(capsys.readouterr().out) == [{"msg_id": 1, "object_id": told}]
 
 
 def handled(text: str) -> None:
