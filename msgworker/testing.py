@@ -35,6 +35,7 @@ from msgworker import db
 from msgworker.app import App, setup_of
 from msgworker.config import Keywords
 from msgworker.errors import ConfigError, HandlerMisuse
+from msgworker.events import FellBack
 from msgworker.instance.claiming.loop import Drain
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.in_flight import Lane
@@ -147,6 +148,9 @@ def _older(conn: sa.Connection, table: sa.Table, seconds: float) -> dict[str, An
     return found
 
 
+_ASYNC_DRIVERS = {"sqlite": "aiosqlite", "postgresql": "psycopg"} | dict.fromkeys(
+    ("mysql", "mariadb"), "aiomysql"
+)
 _EPOCHS = ("since_ms", "expires_ms", "full_us")
 
 
@@ -170,7 +174,9 @@ class Database:
         """An App on this database, its schema created.
 
         like: an App whose table, settings and handlers it shares, including handlers registered
-        later. A schema of its table is left out: the fresh database is one.
+        later. A schema of its table is left out: the fresh database is one. Where it has an
+        AsyncEngine, transactional async handlers get one on this database, by aiosqlite, psycopg,
+        aiomysql or its own driver. Raises ConfigError if that is not installed.
         """
         if table is None and like is not None:
             table = like.table
@@ -180,12 +186,36 @@ class Database:
             settings = cast(Keywords, asdict(like.settings) | settings)
         made = App(self.engine, table=table, label=label, **settings)
         if like is not None:
+            if like._async_engine is not None:
+                made._async_engine = self._async_engine(like)
             made._registry = like._registry
             made._subscribers = like._events
             made._timers = like._timers
         made.create_schema()
         self._made.append(made)
         return made
+
+    def _async_engine(self, like: App) -> Any:
+        """For transactional async handlers of an App that has such an engine, in any loop; None
+        where its driver is not installed, and no handler needs it yet."""
+        from sqlalchemy.ext.asyncio import create_async_engine
+
+        url, theirs = sa.make_url(self.url), like._async_engine.url
+        backend = url.get_backend_name()
+        name = theirs.drivername
+        if theirs.get_backend_name() != backend or backend == "postgresql":
+            name = f"{backend}+{_ASYNC_DRIVERS[backend]}"
+        options = {"connect_args": {"timeout": 60}} if backend == "sqlite" else {}
+        try:
+            made = create_async_engine(url.set(drivername=name), poolclass=sa.NullPool, **options)
+        except ImportError as error:
+            if any(one.is_async and one.transactional for one in like._registry.handlers.values()):
+                text = f"transactional async handlers are tested by {name}, which needs a driver"
+                raise ConfigError(f"{text}: {error}") from None
+            return None
+        if backend == "sqlite":
+            self.clock.attach(made.sync_engine)
+        return db.lent_engine(made)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -308,7 +338,9 @@ def drain(
     Each failed try is logged as a warning with its traceback: pytest shows it when a test fails.
     A handler that connects to another database than the App's, perhaps the one of production,
     gets HandlerMisuse instead of the connection, and so does the caller, once the try is recorded.
-    It can only be seen of an Engine of SQLAlchemy, not of a driver's own connection.
+    It can only be seen of an Engine of SQLAlchemy, not of a driver's own connection. Ctrl-C and
+    pytest's own outcomes (`pytest.fail`, `skip`, `exit`) in a handler end the test, once the try is
+    recorded. Any other exception is a failed try, SystemExit too, as in a worker.
 
     topics: only these of the registered topics. schedules: first send what the schedules of the App
     have due, by the clock of the database. engines: of other databases that handlers may use.
@@ -317,7 +349,7 @@ def drain(
     a claim was committed, after a handler has returned (a transactional one is rolled back), after
     its outcome was committed. crash_on: only at this msg_id; default: at the first message.
 
-    Raises ConfigError, HandlerMisuse.
+    Raises ConfigError, HandlerMisuse, KeyboardInterrupt.
     """
     dies = _Dies(None if crash is None else _place(crash), crash_on)
     setup = setup_of(app, topics)
@@ -408,6 +440,8 @@ class _Drain:
         self._dies = dies
         self._elsewhere = elsewhere
         self._beat_at = 0.0
+        self._raised: list[BaseException | None] = []  # by handlers, of this turn
+        instance.setup.events.on(FellBack, lambda batch: self._raised.append(batch.raised))
         instance.lanes.took(0.0)  # how much is claimed at once is the same however long tests take
 
     def run(self) -> Report:
@@ -463,6 +497,7 @@ class _Drain:
             lanes = parts.batches.handle(batch)
         elif lane.result is None:
             parts.caller.handle(lane)
+        self._raised += [one.result.raised for one in lanes if one.result is not None]
         for one in as_taken:
             self._dies.at(At.HANDLED, one)
         as_taken = [_copy(one) for one in lanes]
@@ -472,6 +507,24 @@ class _Drain:
         for one in as_taken:
             self._dies.at(At.SETTLED, one)
         self._elsewhere.tell()
+        while self._raised:
+            _end_the_test(self._raised.pop())
+
+
+_OF_A_TEST = (
+    KeyboardInterrupt,
+    pytest.fail.Exception,
+    pytest.skip.Exception,
+    pytest.exit.Exception,
+)
+
+
+def _end_the_test(error: BaseException | None) -> None:
+    """Raise what a handler, or an item of it, has raised, if it is meant for the test."""
+    while error is not None:
+        if isinstance(error, _OF_A_TEST):
+            raise error
+        error = getattr(error, "first_error", None) or error.__cause__
 
 
 def _copy(lane: Lane) -> Lane:

@@ -415,3 +415,69 @@ def test_a_transactional_async_handler_runs_by_an_async_engine_on_the_test_s_dat
     assert drain(own).done == 1
     with own.engine.begin() as conn:
         assert conn.scalars(sa.select(ledger.c.n)).all() == [1]
+
+
+@pytest.mark.parametrize("where", ["plain", "batch", "item", "transactional"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, pytest.fail.Exception, pytest.skip.Exception])
+def test_what_is_meant_for_the_test_ends_it_once_the_try_is_recorded(
+    app: App, where: str, error: type[BaseException]
+) -> None:
+    def handle(msg: Any, ctx: Any) -> None:
+        if where == "item":
+            ctx.fan_out(lambda one: fail(), [1])
+        fail()
+
+    def fail() -> None:
+        raise error("over")
+
+    options: dict[str, Any] = {"plain": {}, "item": {}}.get(where, {"transactional": True})
+    if where == "batch":
+        options["batch"] = 5
+    app.add_handler("t", handle, **options)
+    send(app, "a")
+    with pytest.raises(error, match="over"):
+        drain(app)
+    assert states(app) == [("failed", 1)]
+
+
+def test_what_ends_the_test_is_not_lost_where_a_batch_falls_back(app: App) -> None:
+    """Its messages would run alone."""
+    errors = [KeyboardInterrupt()]
+
+    def handle(messages: Any) -> None:
+        if errors:
+            raise errors.pop()
+
+    app.add_handler("t", handle, batch=5)
+    send(app, "a", "b")
+    with pytest.raises(KeyboardInterrupt):
+        drain(app)
+
+
+def test_an_exit_in_a_handler_is_a_failed_try_as_in_a_worker(app: App) -> None:
+    app.add_handler("t", lambda msg: sys.exit(3))
+    send(app, "a")
+    assert drain(app).retried == 1
+
+
+def test_async_handlers_of_another_app_have_transactions_on_the_test_s_database(
+    msgworker_db: Database,
+) -> None:
+    from sqlalchemy.ext.asyncio import create_async_engine
+
+    theirs = App(create_async_engine("postgresql+psycopg://nobody@localhost:1/none"))
+    ledger = sa.Table("ledger", sa.MetaData(), sa.Column("n", sa.Integer))
+
+    @theirs.handler("t", transactional=True)
+    async def book(msg: Message, ctx: AsyncContext) -> None:
+        await ctx.connection.execute(ledger.insert().values(n=1))
+
+    ours = msgworker_db.app(theirs)
+    ledger.create(ours.engine)
+    with ours.engine.begin() as conn:
+        ours.send(conn, "t", delay=60)
+    assert drain(ours).done == 0
+    msgworker_db.clock.advance(100)
+    assert drain(ours).done == 1
+    with ours.engine.begin() as conn:
+        assert conn.scalars(sa.select(ledger.c.n)).all() == [1]
