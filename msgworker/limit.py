@@ -20,7 +20,7 @@ MOST_STARTS = 100_000
 SET_BACK_US = 1_000_000
 """A bucket that is emptier than empty by more than this means that the clock was set back."""
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
-_RATE = re.compile(r"\s*(\d+)\s*/\s*([smh])\s*")
+_RATE = re.compile(r"\s*(\d{1,18})\s*/\s*([smh])\s*")
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,11 @@ def test_what_is_no_limit_is_refused(given):
         limit_of("t", **given)
 
 
+def test_a_rate_of_thousands_of_digits_is_refused_as_any_other():
+    with pytest.raises(ConfigError, match="rate of topic t"):
+        limit_of("topic t", rate="9" * 5000 + "/s")
+
+
 @pytest.mark.parametrize("rate", ["20/s", "3/s", "7/m", "1/h", "100000/s"])
 @pytest.mark.parametrize("burst", [1, 5, None])
 def test_no_more_start_than_the_bucket_holds_and_the_rate_fills(rate, burst):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 import re
 import warnings
 import zoneinfo
@@ -20,8 +19,8 @@ YEAR_SECONDS = 366 * 86_400.0
 def number(name: str, value: Any, least: float, most: float) -> float:
     """A finite number in a range, or ConfigError."""
     good = isinstance(value, int | float) and not isinstance(value, bool)
-    if not good or not math.isfinite(value) or not least <= value <= most:
-        raise ConfigError(f"{name} must be a number from {least:g} to {most:g}, got {value!r}")
+    if not good or not least <= value <= most:  # NaN is in no range
+        raise ConfigError(f"{name} must be a number from {least:g} to {most:g}, got {_got(value)}")
     return float(value)
 
 
@@ -30,9 +29,16 @@ def whole(name: str, value: Any, least: float, most: float) -> int:
     good = isinstance(value, int) and not isinstance(value, bool)
     if not good or not least <= value <= most:
         raise ConfigError(
-            f"{name} must be a whole number from {least:.0f} to {most:.0f}, got {value!r:.80}"
+            f"{name} must be a whole number from {least:.0f} to {most:.0f}, got {_got(value)}"
         )
     return int(value)
+
+
+def _got(value: Any) -> str:
+    try:
+        return f"{value!r:.80}"
+    except ValueError:  # Python writes out no number of thousands of digits
+        return "a number of thousands of digits"
 
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}

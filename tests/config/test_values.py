@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msgworker.config import as_id, as_instant, seconds
+from msgworker.config import as_id, as_instant, number, seconds, whole
 from msgworker.errors import ConfigError
 
 
@@ -40,6 +40,13 @@ def test_durations(text: Any, value: float) -> None:
 def test_what_is_no_duration(text: Any) -> None:
     with pytest.raises(ConfigError):
         seconds("x", text)
+
+
+@pytest.mark.parametrize("check", [number, whole, seconds])
+@pytest.mark.parametrize("value", [10**400, 10**5000, float("nan"), float("inf")], ids=range(4))
+def test_a_number_beyond_all_ranges_is_refused_as_any_other(check: Any, value: Any) -> None:
+    with pytest.raises(ConfigError, match="delay must be a"):
+        check("delay", value, 0, 5)
 
 
 @given(st.text())
