@@ -51,7 +51,8 @@ if TYPE_CHECKING:  # a caller with a Session has imported the ORM
     from msgworker.coordination.lease import LockCentre
     from msgworker.events import Event, EventName, Events
     from msgworker.instance.connections import FairLock
-    from msgworker.instance.state import Scope, Setup, Shared
+    from msgworker.instance.instance import Instance
+    from msgworker.instance.state import Scope, Setup
     from msgworker.instance.worker import Report, Worker
     from msgworker.ops import Ops
     from msgworker.schema.apply import Plan, Step
@@ -838,20 +839,29 @@ class App(Declaring):
     def heartbeats(self) -> dict[str, bool]:
         """The instances of this App that run in this process, by their ids: whether each has
         renewed its lease in time."""
-        identities = [one.identity for one in self._running()]
+        identities = [one.shared.identity for one in self._running()]
         return {identity.id: identity.trusted() for identity in identities}
 
     @property
     def load(self) -> tuple[int, int]:
         """Of the instances of this App that run in this process: how many messages they have
         claimed, one for each object, and how many handlers run."""
-        load = [one.in_flight for one in self._running()]
+        load = [one.shared.in_flight for one in self._running()]
         return sum(len(one.lanes) for one in load), sum(len(one.running) for one in load)
 
-    def _running(self) -> list[Shared]:
+    def _running(self) -> list[Instance]:
         with self._workers_lock:
             found = [worker.instance for worker in self._workers]
-        return [one.shared for one in found if one is not None]
+        return [one for one in found if one is not None]
+
+    def _gauges(self) -> tuple[int, int, int, float | None]:
+        """Of the instances of this App that run in this process, for metrics: how many there are,
+        their handler threads, how many cannot reach the database, and the least margin of their
+        leases."""
+        mine = self._running()
+        margins = [m for one in mine if (m := one.shared.identity.tenure.margin) is not None]
+        away = sum(one.shared.away.seconds > 0 for one in mine)
+        return len(mine), sum(one.setup.threads for one in mine), away, min(margins, default=None)
 
     def web(
         self,

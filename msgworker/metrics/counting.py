@@ -188,17 +188,24 @@ class Subscribes(Protocol):
 
 class Known(NamedTuple):
     """What a process knows of itself at this moment. topics: those with a handler. schedules: their
-    names. in_flight, running: claimed messages and running handlers of its instances."""
+    names. in_flight, running: claimed messages and running handlers of its instances. threads:
+    their handler threads. away: how many of them cannot reach the database. margin: see MARGIN."""
 
     topics: Collection[str] = ()
     schedules: Collection[str] = ()
     in_flight: int = 0
     running: int = 0
+    instances: int = 0
+    threads: int = 0
+    away: int = 0
+    margin: float | None = None
 
 
 def known_of(app: App) -> Known:
     """Of the instances of an App in this process."""
-    return Known(app.topics or (), [one.name for one in app.schedules], *app.load)
+    names = [one.name for one in app.schedules]
+    instances, threads, away, margin = app._gauges()
+    return Known(app.topics or (), names, *app.load, instances, threads, away, margin)
 
 
 class Counting:
@@ -211,25 +218,18 @@ class Counting:
         self._counters: dict[Key, float] = {}
         self._histograms: dict[Key, list[Any]] = {}
         self._topics: set[str] = set()
-        self._threads: dict[str, int] = {}  # of each instance
-        self._beats: dict[str, events.Renewed] = {}
-        self._away: set[str] = set()
         for metric in METRICS.values():
             if metric.kind == "counter" and not metric.labels:
                 self._counters[metric.name, ()] = 0.0
         subscribers: dict[type[events.Event], Callable[[Any], None]] = {
-            events.InstanceStarted: self._started,
-            events.InstanceStopped: self._stopped,
             events.Claimed: lambda e: self._add_both(OFFERED, e.offered, WON, len(e.messages)),
             events.Looked: lambda e: self._add_both(LOOKS, 1, WASTED, not e.won),
             events.Settled: self._settled,
             **{kind: self._outcome(word) for kind, word in OUTCOMES.items()},
             events.FellBack: lambda _: self._add(ALONE),
-            events.Renewed: self._renewed,
-            events.LeaseLost: self._lease_lost,
+            events.LeaseLost: lambda _: self._add(LOST),
             events.Recovered: lambda e: self._add_both(RECOVERIES, 1, RECOVERED, e.messages),
-            events.OutageBegan: self._outage,
-            events.OutageEnded: lambda event: self._away.discard(event.instance),
+            events.OutageBegan: lambda _: self._add(OUTAGES),
             events.ScheduleFired: lambda e: self._add(TICKS, (e.name,), len(e.ticks)),
             events.ScheduleSkipped: lambda e: self._add(TICKS_SKIPPED, (e.name,), len(e.ticks)),
             events.ScheduleReplaced: lambda e: self._add(TICKS_REPLACED, (e.name,)),
@@ -248,17 +248,16 @@ class Counting:
         known = self._known()
         with self._lock:
             self._begin(known)
-            beats = list(self._beats.values())
             found: Snapshot = dict(self._counters)
             for key, (total, counts) in self._histograms.items():
                 found[key] = (total, list(counts))
-            found[INSTANCES.name, ()] = len(self._threads)
-            found[THREADS.name, ()] = sum(self._threads.values())
-            found[AWAY.name, ()] = len(self._away)
+        found[INSTANCES.name, ()] = known.instances
+        found[THREADS.name, ()] = known.threads
+        found[AWAY.name, ()] = known.away
         found[IN_FLIGHT.name, ()] = known.in_flight
         found[RUNNING.name, ()] = known.running
-        if beats:
-            found[MARGIN.name, ()] = min(beat.margin_seconds for beat in beats)
+        if known.margin is not None:
+            found[MARGIN.name, ()] = known.margin
         return found
 
     # ------------------------------------------------------------ adding; the lock is held
@@ -332,30 +331,3 @@ class Counting:
                 self._spans(topic, getattr(event, "span", None))
 
         return count
-
-    def _started(self, event: events.InstanceStarted) -> None:
-        with self._lock:
-            self._threads[event.instance] = event.threads
-
-    def _stopped(self, event: events.InstanceStopped) -> None:
-        with self._lock:
-            self._threads.pop(event.instance, None)
-            self._beats.pop(event.instance, None)
-            self._away.discard(event.instance)
-
-    def _renewed(self, event: events.Renewed) -> None:
-        with self._lock:
-            self._beats[event.instance] = event
-
-    def _lease_lost(self, event: events.LeaseLost) -> None:
-        with self._lock:
-            self._count(LOST, (), 1.0)
-            self._beats.pop(event.instance, None)
-            self._away.discard(event.instance)
-            if event.instance in self._threads:
-                self._threads[event.now] = self._threads.pop(event.instance)
-
-    def _outage(self, event: events.OutageBegan) -> None:
-        with self._lock:
-            self._count(OUTAGES, (), 1.0)
-            self._away.add(event.instance)

@@ -203,3 +203,11 @@ def test_a_step_for_an_id_that_is_another_by_now_changes_nothing(step: str) -> N
     }
     assert not late[step]()
     assert one.tenure is before
+
+
+def test_the_margin_of_a_lease_goes_with_its_id():
+    one = reach(RETIRING)
+    one.renewed(one.id, 130.0, 101.0, margin=5.0)
+    assert one.tenure.margin == 5.0
+    STEPS["adopt"](one)
+    assert one.tenure.margin is None

@@ -17,6 +17,7 @@ import pytest
 
 from msgworker import App, MessageTable, Reject, RetryLater, events
 from msgworker.errors import ConfigError, DatabaseUnavailable
+from msgworker.instance.role import Outage
 from msgworker.metrics import exposition
 from msgworker.metrics.counting import (
     METRICS,
@@ -106,10 +107,10 @@ def test_a_scrape_tells_what_was_done(sqlite_app):
 
 def told_of_all() -> Snapshot:
     stream = events.Events()
-    counting = Counting(stream, lambda: Known(in_flight=7, running=3))
+    known = Known((), (), in_flight=7, running=3, instances=1, threads=4, away=1, margin=6.5)
+    counting = Counting(stream, lambda: known)
     me, one = "i", row()
     for event in (
-        events.InstanceStarted(me, 4),
         events.Looked(me, 3, 0),
         events.Looked(me, 3, 2),
         events.Claimed(me, [one, one], 3),
@@ -121,7 +122,6 @@ def told_of_all() -> Snapshot:
         events.Released(me, one, False),
         events.Lost(me, one),
         events.FellBack(me, [one], "x"),
-        events.Renewed(me, 6.5, 7, 3),
         events.Recovered(me, "dead", 5),
         events.OutageBegan(me, "fetcher", "x"),
         events.ScheduleFired(me, "nightly", "t", [1, 2]),  # type: ignore[list-item]
@@ -175,20 +175,36 @@ def test_each_event_has_its_number():
     }
 
 
-def test_an_instance_with_a_lost_lease_is_one_and_a_stopped_one_none():
-    stream = events.Events()
-    counting = Counting(stream)
-    stream.emit(events.InstanceStarted("a", 4))
-    stream.emit(events.Renewed("a", 5.0, 1, 1))
-    stream.emit(events.OutageBegan("a", "heartbeat", "x"))
-    stream.emit(events.LeaseLost("a", "b"))
+def gauges(counting: Counting) -> dict[str, Any]:
+    """Those of instances."""
     found = counting.snapshot()
-    assert found["msgworker_instances", ()] == 1
-    assert found["msgworker_lease_losses_total", ()] == 1
-    assert found["msgworker_database_away", ()] == 0
-    assert ("msgworker_lease_margin_seconds", ()) not in found
-    stream.emit(events.InstanceStopped("b", clean=True))
-    assert counting.snapshot()["msgworker_handler_threads", ()] == 0
+    names = ("instances", "handler_threads", "database_away", "lease_margin_seconds")
+    return {name: found.get((f"msgworker_{name}", ())) for name in names}
+
+
+def test_gauges_are_of_the_instances_that_run_whenever_counting_began(sqlite_app):
+    app = sqlite_app
+    app.add_handler("t", lambda msg: None)
+    before = Counting(app, partial(known_of, app))
+    none = {"instances": 0, "handler_threads": 0, "database_away": 0, "lease_margin_seconds": None}
+    assert gauges(before) == none
+    with app.worker(threads=2) as worker:
+        worker.start()
+        assert worker.instance is not None
+        shared, after = worker.instance.shared, Counting(app, partial(known_of, app))
+        shared.renew_now.set()
+        until(lambda: gauges(after)["lease_margin_seconds"] is not None, "renewed")
+        shared.away.begins(outage := Outage(shared.log, "x"), "x", "x")
+        both = [gauges(before), gauges(after)]
+        shared.away.ends(outage, "x", 1)
+        assert both[0] == both[1]
+        assert {**none, **both[0]} == {**both[0], "instances": 1, "handler_threads": 2}
+        assert both[0]["database_away"] == 1
+        old = worker.instance_id
+        shared.identity.retire()
+        shared.housekeep_now.set()
+        until(lambda: worker.instance_id != old, "it has taken another id")
+    assert [gauges(before), gauges(after)] == [none, none]
 
 
 def test_topics_beyond_a_hundred_share_one_label():

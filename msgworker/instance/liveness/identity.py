@@ -72,7 +72,8 @@ class Tenure:
     """An id and what is known of its lease; only replaced as a whole.
 
     trusted_until: by `clock`. renewed_at: when its last renewal began (monotonic). late: that was
-    after trust had ended: what delayed it may delay other instances, too. carried: our lost ids
+    after trust had ended: what delayed it may delay other instances, too. margin: for how many
+    seconds it was still trusted then, None before the first renewal. carried: our lost ids
     under which in-flight messages were claimed, only on a table without `claimed_by`.
     stuck: messages whose outcome could not be written, which stay flagged by this id until its
     lease expires. doubtful: messages of an abandoned settle, which may still arrive at the
@@ -86,6 +87,7 @@ class Tenure:
     trusted_until: float = 0.0
     renewed_at: float = 0.0
     late: bool = False
+    margin: float | None = None
     carried: frozenset[str] = frozenset()
     left: frozenset[str] = frozenset()
     stuck: set[int] = field(default_factory=set)
@@ -202,7 +204,13 @@ class Identity:
             )
 
     def renewed(
-        self, whose: str, trusted_until: float, begun: float, *, late: bool = False
+        self,
+        whose: str,
+        trusted_until: float,
+        begun: float,
+        *,
+        late: bool = False,
+        margin: float | None = None,
     ) -> None:
         """TRUSTED, DOUBTED or RETIRING: the lease of this id was renewed; see `Tenure`."""
         with self._step:
@@ -211,7 +219,9 @@ class Identity:
                 return
             if tenure.lost or not tenure.registered:
                 self._refuse()
-            self.tenure = replace(tenure, trusted_until=trusted_until, renewed_at=begun, late=late)
+            self.tenure = replace(
+                tenure, trusted_until=trusted_until, renewed_at=begun, late=late, margin=margin
+            )
 
     def expired(self, whose: str) -> None:
         """Any phase: the lease of this id has expired: nothing starts until a renewal."""

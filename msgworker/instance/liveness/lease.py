@@ -278,10 +278,10 @@ class Heartbeat(Role):
             if identity.lost(tenure.id):
                 self.re_register()
             return
-        identity.renewed(tenure.id, now + TRUST * ttl, self._begun, late=late)
+        margin = tenure.trusted_until - now
+        identity.renewed(tenure.id, now + TRUST * ttl, self._begun, late=late, margin=margin)
         stream, in_flight = self._setup.events, self._shared.in_flight
         if stream.wants(Renewed):
-            margin = tenure.trusted_until - now
             self.to_emit.append(
                 Renewed(tenure.id, margin, len(in_flight.lanes), len(in_flight.running))
             )
