@@ -14,9 +14,10 @@ import sqlalchemy as sa
 from opentelemetry import baggage, context, trace
 from opentelemetry.trace import StatusCode
 
-from msgworker import App, MessageTable, Reject, RetryLater, testing
+from msgworker import App, BatchContext, MessageTable, Reject, RetryLater, testing
 from msgworker.doctor import Severity
 from msgworker.errors import ConfigError
+from msgworker.events import Dead
 from msgworker.tracing import tracer
 from tests.support.rows import Table, edit
 from tests.support.spans import PARENT, Spans, ids, linked, recorded
@@ -212,6 +213,26 @@ def test_a_failed_batch_is_one_failed_span_and_then_one_for_each(sqlite_traced, 
     assert together.attributes["messaging.msgworker.outcome"] == "again"
     assert len(alone) == 3
     assert {s.status.status_code for s in alone} == {StatusCode.UNSET}
+
+
+def test_what_a_batch_fails_behind_a_head_is_in_its_span_and_has_its_time(sqlite_traced, spans):
+    app, dead = sqlite_traced, list[Any]()
+    app.on(Dead, dead.append)
+
+    @app.handler("t", batch=10, transactional=True)
+    def handle(messages: list[Any], ctx: BatchContext) -> None:
+        for message in messages:
+            if message.payload == 1:
+                ctx.fail(message, Reject("no"))
+
+    with app.engine.begin() as conn:
+        app.send_many(conn, "t", [(n, "a") for n in range(2)])
+    report = app.drain(**NOW)
+    assert (report.done, report.failed) == (1, 1)
+    (together,) = spans.handled
+    assert together.attributes["messaging.msgworker.outcome"] == "dead"
+    assert together.status.status_code is StatusCode.ERROR
+    assert [event.span is not None and event.span[1] is not None for event in dead] == [True]
 
 
 def test_a_message_that_is_not_sent_is_a_failed_span(sqlite_traced, spans):

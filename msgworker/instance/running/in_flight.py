@@ -86,8 +86,9 @@ class Lane:
         self.place += self.width
         self.width = 1
         self.row = Row(*self.rows[self.place])
+        if self.verdict is None:  # else its handler has run, in the call of the batch
+            self.started_at = 0.0
         self.result, self.verdict, self.settled = self.verdict, None, None
-        self.started_at = 0.0
 
 
 class Execution:

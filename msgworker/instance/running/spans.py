@@ -117,7 +117,9 @@ class HandlerSpans:
         tried, lanes = running.tried, list(rows)
         left = [lane for lane in lanes if rows[lane][0].msg_id not in tried.called]
         if tried.span is not None:
-            worst = _worst([one.result for one in lanes if one not in left])
+            handled = [one for one in lanes if one not in left]
+            verdicts = [one.verdict for one in handled if one.verdict is not None]
+            worst = _worst([*(one.result for one in handled), *verdicts])
             self._end(tried.span, tried.error, worst)
         elif tried.calls:
             self._end_calls(tried, {row.msg_id: one.result for one in lanes for row in rows[one]})
