@@ -135,7 +135,9 @@ class Fleet:
         self._children: dict[int, Child] = {}
         self._selector = selectors.DefaultSelector()
         self._past: Counter[str] = Counter()
-        self._past_metrics: Snapshot = {}
+        # What ended children have counted, and those that live: replaced at once, so that no scrape
+        # misses one that is just being reaped.
+        self._measured: tuple[Snapshot, tuple[Child, ...]] = ({}, ())
         self._reports: list[dict[str, Any]] = []
         self._asked = StopRequest()
         self._asked.begun = True
@@ -163,7 +165,8 @@ class Fleet:
 
     def metrics(self) -> list[Snapshot]:
         """What the children have counted last, and those that have ended; any thread may ask."""
-        return [self._past_metrics, *(child.metrics for child in list(self._children.values()))]
+        before, children = self._measured
+        return [before, *(child.metrics for child in children)]
 
     def _worst(self) -> int:
         """The worst exit code; a child that a stop killed before it began counts as 0."""
@@ -216,6 +219,8 @@ class Fleet:
             os.close(theirs)
         child = Child(process=process, fd=ours, begun=time.monotonic())
         self._children[ours] = child
+        before, children = self._measured
+        self._measured = before, (*children, child)
         self._listen(ours, partial(_read_reports, child))
         if process.stderr is not None:  # so that log lines and the status line do not mix
             self._listen(process.stderr.fileno(), partial(self._show, child))
@@ -269,13 +274,14 @@ class Fleet:
             if pipe is not None:
                 pipe.close()
         del self._children[child.fd]
+        before, children = self._measured
+        before = summed((before, past(child.metrics)))
+        self._measured = before, tuple(one for one in children if one is not child)
 
     def _ended(self, child: Child, respawn: bool) -> None:
         code = child.process.wait()
         self._close(child)
         self._past += child.counts
-        if child.metrics:
-            self._past_metrics = summed((self._past_metrics, past(child.metrics)))
         if child.report is not None:
             self._reports.append(child.report)
         if code in (0, 1) and (self._asked.in_order or not respawn):

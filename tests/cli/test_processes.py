@@ -11,16 +11,19 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 
 from msgworker import App
-from msgworker.cli import main
+from msgworker.cli import main, processes
+from msgworker.cli.logs import StatusLine
 from msgworker.cli.options import Call
-from msgworker.cli.processes import ending, total
+from msgworker.cli.processes import Fleet, ending, total
 from msgworker.cli.work import OF_PARENT, child_arguments
 from msgworker.config import SETTINGS, load
+from msgworker.metrics.counting import Snapshot, past, summed
 from tests.support.leases import leases
 from tests.support.programs import Program, children, environment, fill, gone, states
 from tests.support.waiting import until
@@ -43,6 +46,34 @@ def test_run_ends_in_order_at_a_signal(
     assert set(found) <= {"new", "done"}, "no row is left at 1, no try is counted"
     assert sum(found.values()) == 300
     assert len(leases(app)) == 0
+
+
+COUNTS = """#!{}
+import os, sys
+os.write(int(sys.argv[-1]), b'{{"metrics": [["msgworker_looks_total", [], 100.0]]}}\\n')
+"""
+
+
+def test_no_counter_falls_while_a_process_that_has_ended_is_reaped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[float] = []
+
+    def looks() -> Any:
+        return summed(fleet.metrics()).get(("msgworker_looks_total", ()), 0.0)
+
+    def reaping(snapshot: Snapshot) -> Snapshot:
+        seen.append(looks())
+        return past(snapshot)
+
+    child = tmp_path / "child"
+    child.write_text(COUNTS.format(sys.executable))
+    child.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(child))
+    monkeypatch.setattr(processes, "past", reaping)
+    fleet = Fleet([], 1, progress=StatusLine(quiet=True))
+    fleet.drain()
+    assert (seen, looks()) == ([100.0], 100.0)
 
 
 @pytest.mark.long

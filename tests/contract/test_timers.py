@@ -317,10 +317,10 @@ def test_a_schedule_that_is_refused_is_told_and_others_go_on(app, make_app, capl
     tick = put_back(app, "t", 5)
     _refuse(app, "bad")
     with caplog.at_level(logging.WARNING, "msgworker"):
-        for _ in range(3):
-            role.round_once()
+        pauses = [role.round_once() for _ in range(3)]
     assert ticks_of(app) == [tick]
     assert [(e.name, e.delay_seconds) for e in failed] == [("bad", 1.0)]  # not at once again
+    assert [0.0 < pause <= 1.0 for pause in pauses] == [True] * 3
     assert [(e.name, e.topic, tuple(e.ticks)) for e in fired] == [("t", "t", (tick,))]
     assert isinstance(fired[0], ScheduleFired)
     told = [r.getMessage() for r in caplog.records if "schedule bad" in r.getMessage()]

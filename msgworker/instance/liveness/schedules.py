@@ -121,13 +121,14 @@ class Timer(Role):
             if row is None or row.paused_at is not None:
                 continue
             failing = self._failing.get(name)
+            if failing is None or failing.until <= begun:
+                done, next_at = self._tried(row, now)
+                fired += done
+                if next_at is not None:
+                    waits.append((next_at - now).total_seconds())
+                failing = self._failing.get(name)
             if failing is not None and failing.until > begun:
                 waits.append(failing.until - begun)
-                continue
-            done, next_at = self._tried(row, now)
-            fired += done
-            if next_at is not None:
-                waits.append((next_at - now).total_seconds())
         self._wait_seconds = begun + min(waits) - self._setup.clock()
         self._more = self._more or bool(self._to_declare) or self._wait_seconds <= 0
         return fired
