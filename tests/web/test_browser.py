@@ -19,6 +19,8 @@ from tests.web.chromium import axe, opened
 from tests.web.sample import sample
 from tests.web.screens import WIDTHS, served
 
+LOADED = "htmx.trigger(document.querySelector('section.live'), 'changed')"
+
 
 def _go(page: Any, name: str) -> None:
     """By the bar; a link's name may end with a number of what needs help."""
@@ -93,7 +95,7 @@ def test_a_list_follows_what_changes_and_keeps_what_is_ticked(
 
         def look() -> None:
             with page.expect_response(lambda one: "hx-request" in one.request.headers):
-                page.evaluate("htmx.trigger(document.querySelector('section.live'), 'changed')")
+                page.evaluate(LOADED)
 
         def ids() -> list[int]:
             return [int(one) for one in page.locator("tbody th").all_inner_texts()]
@@ -144,8 +146,36 @@ def test_a_page_whose_session_has_ended_asks_to_log_in(sqlite_app: App) -> None:
         page.goto(f"{url}/messages")
         page.get_by_text("No messages.").wait_for()
         page.context.clear_cookies()
-        page.evaluate("htmx.trigger(document.querySelector('section.live'), 'changed')")
+        page.evaluate(LOADED)
         page.get_by_label("Token").wait_for()
+
+
+@pytest.mark.long
+def test_a_page_that_cannot_be_renewed_says_so_until_it_is(
+    sqlite_app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "POLL_SECONDS", 0.0)
+    (first,) = put(sqlite_app, ("a", FAILED))
+    foreign = "<html><h1>Log in to the proxy</h1></html>"
+    with opened() as browser, served(sqlite_app) as url:
+        page = browser.new_page()
+        page.goto(f"{url}/messages")
+        note, asked = page.locator("#stale"), f"{url}/messages"
+        assert not note.is_visible()
+        for says, answer in (
+            ("does not answer", lambda one: one.abort()),
+            ("answers with error 503", lambda one: one.fulfill(status=503, body="no")),
+            ("does not answer", lambda one: one.fulfill(body=foreign, content_type="text/html")),
+        ):
+            page.route(asked, answer)
+            page.evaluate(LOADED)
+            page.get_by_text(
+                re.compile(rf"^As of \d\d:\d\d:\d\d: the dashboard {says}\.")
+            ).wait_for()
+            assert page.locator("tbody th").inner_text() == str(first)
+            page.unroute(asked)
+            page.evaluate(LOADED)
+            note.wait_for(state="hidden")
 
 
 def _serious(page: Any, program: str, name: str) -> list[str]:
@@ -198,7 +228,6 @@ def test_no_page_is_wider_than_the_screen(sqlite_app: App, width: int) -> None:
 
 
 FOCUS = "document.activeElement.textContent.trim() || document.activeElement.id"
-LOADED = "htmx.trigger(document.querySelector('section.live'), 'changed')"
 
 
 @pytest.mark.long

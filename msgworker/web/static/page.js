@@ -7,14 +7,20 @@
     return [...(root.matches && root.matches(what) ? [root] : []), ...root.querySelectorAll(what)];
   }
 
+  function two(n) {
+    return String(n).padStart(2, "0");
+  }
+
+  function clock(at) {
+    return two(at.getHours()) + ":" + two(at.getMinutes()) + ":" + two(at.getSeconds());
+  }
+
   function local(root) { // times in the zone of the browser; UTC stays in their title
-    const two = (n) => String(n).padStart(2, "0");
     for (const one of all(root, "time[datetime]")) {
       const at = new Date(one.getAttribute("datetime"));
       if (one.dataset.local || isNaN(at)) continue;
       one.textContent =
-        at.getFullYear() + "-" + two(at.getMonth() + 1) + "-" + two(at.getDate()) + " " +
-        two(at.getHours()) + ":" + two(at.getMinutes()) + ":" + two(at.getSeconds());
+        at.getFullYear() + "-" + two(at.getMonth() + 1) + "-" + two(at.getDate()) + " " + clock(at);
       one.dataset.local = "1";
     }
     for (const one of all(root, "[data-at]")) { // below a chart
@@ -107,6 +113,18 @@
     for (const one of document.querySelectorAll("section.live")) htmx.trigger(one, "changed");
   }
 
+  // A page that is not renewed looks as it did, so it says that it is not.
+  let asOf = new Date();
+
+  function looked(status) { // 200: it is renewed; 0: there was no answer, or none of ours
+    const note = document.getElementById("stale");
+    if (status === 200) asOf = new Date();
+    const text = status === 200 ? "" : "As of " + clock(asOf) + ": the dashboard " +
+      (status ? "answers with error " + status : "does not answer") + ". Load the page again if this stays.";
+    if (note.textContent !== text) note.textContent = text; // else it would be read out again
+    note.hidden = !text;
+  }
+
   // The values of a chart, a column at a time: those of a row of the table beside it.
   let seen = null;
 
@@ -190,9 +208,14 @@
     if (target.closest("dialog button")) target.closest("dialog").close();
   });
 
-  document.addEventListener("htmx:responseError", function ({ detail }) {
-    if (detail.xhr.status === 401) location.reload(); // the session has ended: to the form
+  document.addEventListener("htmx:beforeSwap", function ({ detail }) {
+    const { status, responseText } = detail.xhr, ours = responseText.includes('id="' + detail.target.id + '"');
+    if (status === 401) location.reload(); // the session has ended: to the form
+    if (!ours) detail.shouldSwap = false; // the log-in of a proxy, say
+    looked(status < 400 && !ours ? 0 : status);
   });
+  for (const name of ["htmx:sendError", "htmx:timeout"])
+    document.addEventListener(name, function () { looked(0); });
   document.addEventListener("visibilitychange", load);
   document.addEventListener("DOMContentLoaded", function () {
     local(document.body);
