@@ -321,7 +321,7 @@ def _lines(info: MessageInfo, app: App) -> Iterator[tuple[str, str]]:
         yield "cancel", f"requested by {who}: {safe(cancel.reason)}"
     for role, held in info.odd.items():
         yield "odd", f"{role} holds {safe(held)}"
-    if may := acts(info, spec):
+    if may := acts(info, app.tables):
         force = " --force" if info.status is State.DONE else ""
         others = f", or {', '.join(may[1:])}" if may[1:] else ""
         yield "commands", f"{command(f'{may[0]} {info.msg_id}{force}')}{others}"

@@ -33,7 +33,6 @@ from msgworker.table import (
     OPERATION,
     ROLES,
     Cols,
-    MessageTable,
     Tables,
     lit,
 )
@@ -294,15 +293,16 @@ def _acts(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, list[ByO
     return found
 
 
-def acts(info: MessageInfo, spec: MessageTable) -> tuple[str, ...]:
+def acts(info: MessageInfo, t: Tables) -> tuple[str, ...]:
     """What an operator may do with a message, as `show` has read it: the names of commands."""
     state = info.status
     waits, dead = state in (State.NEW, State.FAILED), state is State.DEAD
     away = info.ending is not None and info.ending.how in (How.DISCARDED, How.CANCELLED)
-    if Rule.of(spec).holds_dead(info.error_try_times):  # given up under another rule
+    if Rule.of(t.spec).holds_dead(info.error_try_times):  # given up under another rule
         away = False
-    known = info.acknowledged is not None or spec.last_error is None
-    editable = any((spec.topic, spec.payload, spec.available_at, spec.priority))
+    known = info.acknowledged is not None or not t.has("last_error")
+    roles = ("topic", "payload", "priority", *(() if dead else ("available_at",)))
+    editable = any(map(t.has, roles))
     may = {
         "rerun": dead or state in (State.FAILED, State.DONE),
         "discard": waits or (dead and not away),

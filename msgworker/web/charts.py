@@ -31,7 +31,7 @@ def bars(series: Series, *, title: str, about: str, ticks: Sequence[datetime] = 
     """Columns of numbers, one column for each place; later series are stacked upon earlier ones,
     and the name of a series is its class. ticks: instants below, evenly spread."""
     columns = [[value or 0.0 for value in column] for column in zip(*series.values(), strict=True)]
-    most = _rounded(max((sum(column) for column in columns), default=0.0))
+    most = _rounded(max((sum(column) for column in columns), default=0.0) or 1.0)
     step = WIDTH / max(1, len(columns))
     parts = []
     for place, column in enumerate(columns):

@@ -227,9 +227,9 @@ def instant(value: datetime | None) -> Markup:
     """An instant in UTC, which the script shows in the browser's time zone, with UTC in `title`."""
     if value is None:
         return Markup("–")
-    utc = value.astimezone(UTC)
-    text, iso = f"{utc:%Y-%m-%d %H:%M:%S}", f"{utc:%Y-%m-%dT%H:%M:%SZ}"
-    return Markup('<time datetime="{}" title="{} UTC">{} UTC</time>').format(iso, text, text)
+    text = value.astimezone(UTC).isoformat(" ", "seconds").removesuffix("+00:00")
+    iso = text.replace(" ", "T")
+    return Markup('<time datetime="{}Z" title="{} UTC">{} UTC</time>').format(iso, text, text)
 
 
 _NAMES = ("topic", "object", "name")

@@ -407,7 +407,9 @@ class RunningWrites:
                 write.result = work(on_progress)
         except (_Ended, AttemptCancelled):
             write.left = True
-            log.warning("%s was ended by its viewer%s", write.title, _rest(write))
+            by = "its viewer" if write.ending.is_set() else "its deadline"
+            by = "the stop of the dashboard" if self._closed else by
+            log.warning("%s was ended by %s%s", write.title, by, _rest(write))
         except (MsgworkerError, SQLAlchemyError) as error:
             write.error = self._words(error)
             extra = {"event": Said.WEB_FAILED}

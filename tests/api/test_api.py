@@ -254,11 +254,12 @@ def test_a_send_that_is_cut_off_before_its_commit_can_be_repeated(app, client, m
     assert table.statuses == [NEW]
 
 
-def test_a_long_write_is_answered_with_its_number_and_goes_on(app, client, monkeypatch):
+def test_a_long_write_is_answered_with_its_number_and_goes_on(app, client, served, monkeypatch):
     put(app, *((f"o{n}", FAILED) for n in range(5)))
     monkeypatch.setattr(operations, "WAIT_SECONDS", 0.0)
     answer = client.post("/rerun", json={"filter": {"status": "dead"}, "rate": 4})
     assert (answer.status_code, answer.json()["finished"]) == (202, False)
+    assert [one.resumes for one in served.site.writes.running()] == [True]
     number = f"/operations/{answer.json()['op_id']}"
     until(lambda: client.get(number).json()["finished_at"] is not None, "the write is over")
     assert client.get(number).json()["changed"] == 5

@@ -704,4 +704,4 @@ def test_what_may_be_done_with_a_message_is_what_ops_accept(make_app, on_dead):
         }
         if app.ops.edit(msg_id, payload="new", dry_run=True):
             would.add("edit")
-        assert set(acts(info, app.tables.spec)) == would, (msg_id, info.status)
+        assert set(acts(info, app.tables)) == would, (msg_id, info.status)

@@ -17,6 +17,7 @@ from msgworker.coordination import DatabaseLocks
 from msgworker.errors import TookTooLong
 from msgworker.message import State
 from msgworker.ops import selection as counting
+from msgworker.ops.results import Progress
 from msgworker.store import bounded, change, history
 from msgworker.store.audit import Kind
 from msgworker.store.history import Counts, Minute
@@ -103,6 +104,9 @@ def test_messages_are_given_up_by_a_selection(
 ) -> None:
     rows = [("a", NEW), ("b", RUNNING), ("c", DONE), ("d", FAILED)]
     ids = put(sqlite_app, *rows) + put(sqlite_app, ("e", FAILED), tries=1)
+    done = _change(ann, kind, ids=ids[2]).main
+    assert "1 message was skipped" in done
+    assert "force" not in done  # a choice of reruns alone
     ann.send(_change(ann, kind, topic="t"), f"/change/{kind}", reason="no use")
     assert _states(sqlite_app, ids) == states
     if kind == "cancel":
@@ -536,6 +540,29 @@ def test_no_more_than_a_few_writes_run_at_once_and_a_stop_ends_them() -> None:
         writes.start(lambda tell: 1, **about)
 
 
+def test_the_log_says_who_has_ended_a_write_and_what_continues_it(caplog: Any) -> None:
+    writes, progress = RunningWrites(str, Watch()), Progress(7, 2, 1, 0)
+    about = {"title": "a write", "by": "ann", "back": "/", "back_text": "O", "resumes": True}
+    told = threading.Event()
+
+    def work(tell: Any) -> Any:
+        while True:
+            tell(progress)
+            told.set()
+
+    for end in ("viewer", "stop"):
+        told.clear()
+        write = writes.start(work, **about)
+        assert told.wait(30)
+        write.end() if end == "viewer" else writes.stop()
+        assert write.over.wait(30)
+    rest = ": 1 message changed by then; `--operation 7` continues it"
+    assert [one.getMessage() for one in caplog.records] == [
+        f"a write was ended by its viewer{rest}",
+        f"a write was ended by the stop of the dashboard{rest}",
+    ]
+
+
 def test_a_write_that_fails_says_why_without_secrets() -> None:
     writes = RunningWrites(lambda error: str(error).replace("canary", "***"), Watch())
 
@@ -736,6 +763,20 @@ def test_a_form_of_an_edit_refuses(sqlite_app: App, ann: Browser, subtests: Any)
                 or "a topic is" in told.main
             )
             assert sqlite_app.ops.show(msg_id).payload == "1"
+
+
+def test_a_message_of_an_empty_topic_keeps_it_in_an_edit(sqlite_app: App, ann: Browser) -> None:
+    (msg_id,) = put(sqlite_app, ("a", NEW))
+    with sqlite_app.engine.begin() as conn:
+        conn.execute(sa.text("UPDATE msgworker_message SET topic = ''"))
+    page = ann.get(f"/edit/{msg_id}")
+    (topic,) = page.tree.all("input", name="topic")
+    assert "required" not in topic.attrs
+    told = ann.send(page, f"/edit/{msg_id}", priority="3")
+    ann.send(told, f"/edit/{msg_id}", reason="INC-1")
+    info = sqlite_app.ops.show(msg_id)
+    assert info is not None
+    assert (info.topic, info.priority) == ("", 3)
 
 
 def test_only_an_operator_edits(sqlite_app: App, visit: Any) -> None:

@@ -33,6 +33,7 @@ from tests.support.leases import registered
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, failing, put
 from tests.support.rows import edit, send
 from tests.support.spans import PARENT
+from tests.support.tables import SEED, seed_table
 
 AT = datetime(2026, 11, 22, 13, 0, tzinfo=UTC)
 
@@ -370,6 +371,20 @@ def test_a_table_of_other_names_is_shown(sqlite: Any, visit: Any) -> None:
     ann = visit(app)
     assert _ids(ann.get("/messages")) == [found]
     assert "3 of 3 failed" in ann.get(f"/messages/{found}").main
+
+
+def test_nothing_is_offered_that_needs_a_column_that_the_table_lacks(
+    sqlite: Any, visit: Any
+) -> None:
+    seed_table(sqlite)
+    app = App(sqlite.url, table=SEED)
+    app.create_schema()
+    with app.engine.begin() as conn:
+        conn.execute(sa.text("INSERT INTO tb_cus_msg VALUES (1, 'a', -1, 3)"))
+    page = visit(app).get("/messages/1").main
+    assert "Rerun…" in page
+    assert "Acknowledge…" not in page
+    assert "Edit…" not in page
 
 
 # ---------------------------------------------------------------- without a page

@@ -172,6 +172,19 @@ def test_columns_are_stacked_up_to_the_top() -> None:
     assert Page(charts.bars({"done": []}, title="t", about="a")).faults == []
 
 
+def test_a_chart_without_values_has_a_grid_of_numbers() -> None:
+    found = Page(charts.bars({"done": [None, 0]}, title="t", about="a"))
+    assert found.text.split() == ["0.5", "1"]
+
+
+def test_an_instant_before_the_year_1000_has_four_digits() -> None:
+    text = str(shown.instant(datetime(1, 2, 3, 4, 5, 6, 700, UTC)))
+    assert text == (
+        '<time datetime="0001-02-03T04:05:06Z" title="0001-02-03 04:05:06 UTC">'
+        "0001-02-03 04:05:06 UTC</time>"
+    )
+
+
 def test_texts_and_dots_of_a_chart_are_not_stretched() -> None:
     """Only what is inside the inner picture is: at 390 px letters would be squeezed."""
     text = str(charts.lines({"p50": [1, None, 2, 3]}, title="t", about="a", ticks=NOON))

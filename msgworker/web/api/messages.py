@@ -221,7 +221,10 @@ async def _on_many(call: ApiCall, change: Change) -> Repaired | Progress:
     write = change.of(call.acting)
     title = f"{change.kind} of a selection, by the API"
     return await lasting(
-        call, title, lambda on_progress: write(**chosen, **given, progress=on_progress)
+        call,
+        title,
+        lambda on_progress: write(**chosen, **given, progress=on_progress),
+        resumes=True,
     )
 
 

@@ -33,9 +33,10 @@ LOOK_SECONDS = 0.02
 
 
 async def lasting(
-    call: ApiCall, title: str, write: Callable[[OnProgress], Repaired]
+    call: ApiCall, title: str, write: Callable[[OnProgress], Repaired], *, resumes: bool = False
 ) -> Repaired | Progress:
-    """The result of a write, or how far it is if it takes longer than WAIT_SECONDS.
+    """The result of a write, or how far it is if it takes longer than WAIT_SECONDS. resumes: see
+    `RunningWrite`.
 
     Raises what it raises; HTTPException 503 if too many run.
     """
@@ -50,7 +51,7 @@ async def lasting(
 
     by = call.site.viewer(call.request).name
     running = call.site.writes.start(
-        work, title=title, by=by, back="overview", back_text="Overview"
+        work, title=title, by=by, back="overview", back_text="Overview", resumes=resumes
     )
     begun = time.monotonic()
     while not _answers(running, time.monotonic() - begun):

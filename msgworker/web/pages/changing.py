@@ -115,7 +115,7 @@ async def change(site: Site, request: Request) -> dict[str, Any]:
         "counts_on": counts_on,
         "further": chosen.query | {"order": order, "count": "on"},
         "most": COUNTED,
-        "advice": HELP,
+        "advice": help_of(change.kind),
         "most_reason": MOST_REASON,
         "most_rate": MOST_RATE,
         "back": back(site, request, chosen),
@@ -381,6 +381,12 @@ HELP = ADVICE | {
     Why.UNDATED: "`msgworker release --nobody --any-age` gives it back, if no consumer works on it",
 }
 """The advice for each reason, in the words of the pages."""
+_OF_ORDER = (Why.DONE, Why.RAN_LATER, Why.KEY_TAKEN)
+
+
+def help_of(kind: str) -> dict[Why, str]:
+    """The advice of a write: only a rerun has choices about the order."""
+    return {why: text for why, text in HELP.items() if kind == "rerun" or why not in _OF_ORDER}
 
 
 async def begun(request: Request, work: Work, **about: Any) -> Response:
@@ -407,7 +413,8 @@ async def write(site: Site, request: Request) -> dict[str, Any] | Response:
         op_id = whole(request.query_params, "op", 0, 0, 2**62) or None
         return site.render(request, "write_gone.html", 404, op_id=op_id)
     result, over = found.result, found.over.is_set()
-    return {"write": found, "result": result, "advice": HELP, "over": over}
+    advice = help_of(result.kind if result else "")
+    return {"write": found, "result": result, "advice": advice, "over": over}
 
 
 @page("/writes/{write_id}/end", method="POST")

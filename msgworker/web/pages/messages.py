@@ -186,7 +186,7 @@ async def message(site: Site, request: Request) -> dict[str, Any]:
     msg_id = id_of(request.path_params["msg_id"])
     missing = f"there is no message {msg_id} in {site.app.table.name}"
     info = or_404(await site.ask(ops.show, msg_id, items=ITEMS), missing)
-    spec = await site.ask(lambda: site.app.tables.spec)
+    tables = await site.ask(lambda: site.app.tables)
     audit = await site.ask(or_missing, ops.audit, msg_id, limit=AUDIT)
     asked = request.query_params.get("payload")
     wanted = asked == "1" or (asked is None and site.may(request, Role.OPERATOR))
@@ -201,9 +201,9 @@ async def message(site: Site, request: Request) -> dict[str, Any]:
         "reasons": reasons(await site.ask(ops.explain, msg_id)),
         "events": timeline(info, entries),
         "audit": audit,
-        "max_tries": spec.max_tries,
+        "max_tries": tables.spec.max_tries,
         "most_tries": MOST_TRIES,
-        "acts": acts(info, spec),
+        "acts": acts(info, tables),
         "payload": seen,
         "most_trace": MOST_TRACE,
     }
