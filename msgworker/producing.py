@@ -459,7 +459,7 @@ def checked_object_id(object_id: Any, tables: Tables) -> Any:
             return str(object_id)  # as psycopg does; asyncpg takes no other value for a text
     elif isinstance(object_id, Decimal) and not object_id.is_finite():
         object_id = str(object_id)  # PyMySQL would write it as a name
-    if not isinstance(object_id, store.kept_as_given(tables)):
+    if not isinstance(object_id, tables.id_types):
         return store.as_object(tables, object_id)
     return object_id
 

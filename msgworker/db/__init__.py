@@ -25,6 +25,7 @@ from msgworker.db.catalogue import (
     holds_json,
     hooks_of,
     id_source,
+    id_types,
     is_lob,
     is_there,
     longer_than,

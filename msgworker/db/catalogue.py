@@ -6,7 +6,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
+from types import NoneType
 from typing import Any, Literal, NamedTuple
+from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.engine.default import DefaultDialect
@@ -465,6 +468,17 @@ def column_limit(
     if not isinstance(kind, sa.String):
         return None
     return ColumnLimit(role, _ENDLESS if length is None else length, "characters", charset, codec)
+
+
+def id_types(database: Database, kind: TypeEngine[Any]) -> tuple[type, ...]:
+    """The types of the ids of objects that a column takes as they are."""
+    if database.loose_types or isinstance(kind, sa.String | sa.types.NullType):
+        return (object,)
+    if isinstance(kind, NUMBERS):
+        return (int, NoneType) if isinstance(kind, sa.Integer) else (int, Decimal, NoneType)
+    if isinstance(kind, sa.Uuid):
+        return (UUID, NoneType)
+    return (object,) if database.reads_texts else (NoneType,)
 
 
 def codec_of(database: Database, traits: Sequence[Trait], column: str) -> str:

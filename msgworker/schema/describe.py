@@ -474,7 +474,7 @@ def facts(live: Live, *, traced: bool) -> dict[str, Any]:
     """The fields of Tables that say it. traced: headers are read and written."""
     ids, priority, at = (live.columns.get(n) for n in ("msg_id", "priority", "available_at"))
     unnumbered = ids is not None and ids.nullable and ids.default is None and not ids.counts
-    loose = live.database.loose_types
+    loose, of = live.database.loose_types, live.columns.get("object_id")
     defaults = {role: live.columns.get(role) for role in ("status", "error_try_times")}
     return {
         "unfilled": unfilled(live),
@@ -493,6 +493,7 @@ def facts(live: Live, *, traced: bool) -> dict[str, Any]:
         "counts_ids": ids is not None and ids.counts,
         "reuses_ids": ids is not None and ids.counts and live.reuses_ids,
         "column_limits": column_limits(live),
+        "id_types": (object,) if of is None else db.id_types(live.database, db.exact(of.kind)),
         **_hooks(live.triggers, live.policies),
     }
 

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from types import NoneType
 from typing import Any, NamedTuple, NoReturn
-from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, bindparam
@@ -381,25 +380,9 @@ def _check_payload(t: Tables, payload: str) -> None:
         )
 
 
-def kept_as_given(t: Tables) -> tuple[type, ...]:
-    """The types of the object ids that their column takes as they are; `as_object` others."""
-    return t.built("types of ids", lambda: _types_kept(t))
-
-
-def _types_kept(t: Tables) -> tuple[type, ...]:
-    kind = t.object_type
-    if t.database.loose_types or isinstance(kind, sa.String | db.KeyText | sa.types.NullType):
-        return (object,)
-    if isinstance(kind, db.NUMBERS):
-        return (int, NoneType) if isinstance(kind, sa.Integer) else (int, Decimal, NoneType)
-    if isinstance(kind, sa.Uuid):
-        return (UUID, NoneType)
-    return (object,) if t.database.reads_texts else (NoneType,)
-
-
 def as_object(t: Tables, given: Any) -> Any:
-    """An object_id as its column has it: some servers make 0 of a text that is no number. Raises
-    ConfigError."""
+    """An object_id of another type than `Tables.id_types`, as its column has it: some servers make
+    0 of a text that is no number. Raises ConfigError."""
     from msgworker.store.bounded import object_of
 
     try:

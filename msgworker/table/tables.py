@@ -279,6 +279,7 @@ class Tables(ABC):
     own_policies: tuple[db.Policies, ...] = ()
     # Sizes of columns that a producer fills, where they are less than what may be sent.
     column_limits: tuple[db.ColumnLimit, ...] = ()
+    id_types: tuple[type, ...] = (object,)  # of ids of objects that their column takes as they are
     max_headers: int = 0  # 0 = neither read nor written: tracing is off, or there is no column
     asks_jobs: bool = False  # a job is paused: candidates are asked for theirs
     where: Where = ()  # the columns of `spec.where` as they are named in the database
