@@ -159,9 +159,10 @@ def to_line(event: Event) -> str:
 
 
 def from_line(line: str) -> Event:
-    """The event of one JSON line. Raises ValueError for anything else."""
+    """The event of one JSON line. In front of it may stand the beginning of another, of a process
+    that was killed while it wrote: that is left out. Raises ValueError for anything else."""
     try:
-        facts = json.loads(line)
+        facts = json.loads(line[line.rindex('{"kind"') :])
         return Event(**{**facts, "kind": Kind(facts["kind"])})
     except (TypeError, KeyError, ValueError) as error:
         raise ValueError(f"not a history event ({error}): {line[:200]!r}") from error
@@ -182,9 +183,10 @@ def read(*paths: str | os.PathLike[str]) -> list[Event]:
 class Recorder:
     """Appends the events of one instance to a file that others may append to as well.
 
-    One os.write on O_APPEND per event: threads and processes need no lock, and a kill loses the
-    event as a whole or not at all. Times are CLOCK_MONOTONIC, shared by all processes of a machine.
-    Take `since = recorder.now()` before a statement is sent and hand it to the event after it.
+    One os.write on O_APPEND per event: threads and processes need no lock, and a kill loses an
+    event or, where a page of the file ends, leaves its beginning. Times are CLOCK_MONOTONIC, shared
+    by all processes of a machine. Take `since = recorder.now()` before a statement is sent and hand
+    it to the event after it.
     """
 
     def __init__(

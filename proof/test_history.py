@@ -1197,6 +1197,8 @@ def test_a_hundred_thousand_events_take_seconds(tell: Callable[[int], Tale]) -> 
 def test_line_and_back() -> None:
     event = Event(Kind.CLAIMED, 1.25, "a", 7, "Kunde \u00e4\n", 2, None, 1.0)
     assert from_line(to_line(event)) == event
+    torn = to_line(event)[:20]  # by a process that was killed while it wrote
+    assert from_line(torn + to_line(event)) == event
     assert "\n" not in to_line(event)
     assert to_line(Event(Kind.KILLED, 2.0, "a")) == '{"kind":"killed","at":2.0,"instance":"a"}'
 

@@ -102,7 +102,7 @@ COLUMNS = (
 
 # --- `partitions` and `deal`; and the scope of `run` and `drain`.
 
-KINDS = "everywhere, instance:TYPE, partitions:SHARDS, segments or job:ID"
+KINDS = "everywhere, instance:TYPE, partitions:SHARDS[:GROUP], segments or job:ID"
 SHARDS = 64
 TICK_SECONDS = 0.2
 
@@ -119,9 +119,9 @@ def scoped(conf: Configuration, app: App) -> Iterator[Scope | None]:
     elif kind == "job" and rest.isdecimal() and rest.isascii():
         yield OneJob(int(rest[:20]))
     elif kind == "partitions":
-        shards = _shards(rest, place)
+        shards, group = _shards(rest, place)
         with _locks(conf, app) as locks:
-            yield Partitions(locks, shards=shards)
+            yield Partitions(locks, shards=shards, group=group)
     elif kind == "segments" and not rest:
         if not conf["segments"]:
             raise ConfigError(
@@ -145,12 +145,12 @@ def keep_secrets(call: Call) -> None:
     call.invocation.secrets |= db.secrets_of(call.conf.locks)
 
 
-def _shards(text: str, place: str) -> int:
-    if not text:
-        return SHARDS
-    if not text.isdecimal():
-        raise ConfigError(f"{place}: partitions:SHARDS takes a whole number, got {text!r:.40}")
-    return int(text)
+def _shards(text: str, place: str) -> tuple[int, str]:
+    """SHARDS[:GROUP]"""
+    shards, _, group = text.partition(":")
+    if shards and not (shards.isdecimal() and shards.isascii()):
+        raise ConfigError(f"{place}: partitions:SHARDS takes a whole number, got {shards!r:.40}")
+    return int(shards[:20]) if shards else SHARDS, group
 
 
 def _locks(conf: Configuration, app: App) -> closing[LockCentre]:
@@ -165,16 +165,17 @@ def _locks(conf: Configuration, app: App) -> closing[LockCentre]:
 def partitions(call: Call) -> None:
     """Show the current (CUR) and the next (REQ) owner of each shard.
 
-    The number of shards is that of --scope partitions:SHARDS, by default 64.
+    How many, and of which group, --scope partitions:SHARDS[:GROUP] says; by default 64.
     """
     keep_secrets(call)
     app, conf = call.app, call.conf
     kind, _, rest = conf["scope"].strip().partition(":")
     if kind not in ("partitions", "everywhere"):
-        raise Usage(f"the scope is {conf['scope']}; give --scope partitions:SHARDS")
-    shards = _shards(rest if kind == "partitions" else "", f"scope ({conf.origins['scope']})")
+        raise Usage(f"the scope is {conf['scope']}; give --scope partitions:SHARDS[:GROUP]")
+    given = rest if kind == "partitions" else ""
+    shards, group = _shards(given, f"scope ({conf.origins['scope']})")
     with _locks(conf, app) as locks:
-        scope = Partitions(locks, shards=shards)
+        scope = Partitions(locks, shards=shards, group=group)
         found = scope.status(app.table)
         members, _ = scope.view(app.table)
     if call.as_json:

@@ -282,7 +282,7 @@ _ROWS = {
         "work",
         "text",
         "everywhere",
-        "where to look: everywhere, instance:TYPE, partitions:SHARDS, segments or job:ID",
+        "where to look: everywhere, instance:TYPE, partitions:SHARDS[:GROUP], segments or job:ID",
     ),
     "segments": _row(
         "work", "layout", {}, "of the scope segments: the name of each lock and its shards"

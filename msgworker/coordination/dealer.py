@@ -19,7 +19,7 @@ from msgworker.config import YEAR_SECONDS, number, whole
 from msgworker.config.values import renamed
 from msgworker.coordination.centres import check_instance_type
 from msgworker.coordination.database import DatabaseLocks
-from msgworker.coordination.lease import LockCentre, hold
+from msgworker.coordination.lease import MAX_LOCK, LockCentre, group_of, hold
 from msgworker.counted import plural
 from msgworker.db import Attempt, connecting, outage_pause, reaching, watch, writing
 from msgworker.errors import (
@@ -34,6 +34,7 @@ from msgworker.logs import logger
 from msgworker.queries import instances
 from msgworker.schema import apply
 from msgworker.store import locks as store
+from msgworker.store.candidates import newest
 from msgworker.store.locks import Undealt
 from msgworker.table import MessageTable, Tables
 
@@ -94,7 +95,7 @@ class Dealer:
 
     @property
     def name(self) -> str:
-        return f"dealer:{self._app.table.name}"[:190]
+        return f"dealer:{group_of(self._app.table, MAX_LOCK - 7)}"
 
     def deal_once(self) -> int:
         """Deal the messages that wait now; returns how many were dealt.
@@ -104,7 +105,7 @@ class Dealer:
         t = self._tables()
         try:
             with hold(self._locks, self.name, ttl=self.ttl) as lease:
-                return self._deal_all(t, lease.check)
+                return self._deal_all(t, lease.check, threading.Event())
         finally:
             self._leave()
 
@@ -136,7 +137,7 @@ class Dealer:
             try:
                 with hold(self._locks, self.name, ttl=self.ttl, wait=step) as lease:
                     while not stopping.is_set() and lease.live():
-                        dealt = self._deal_all(t, lease.check)
+                        dealt = self._deal_all(t, lease.check, stopping)
                         failures, until = 0, time.monotonic() + longest
                         if not dealt:
                             stopping.wait(poll_seconds)
@@ -186,15 +187,21 @@ class Dealer:
             raise SchemaError(f"a Dealer needs a column in table {t.spec.name}. Add it: {add}")
         return t
 
-    def _deal_all(self, t: Tables, check: Any) -> int:
+    def _deal_all(self, t: Tables, check: Any, stopping: threading.Event) -> int:
+        """Deal what waits now, not what is sent meanwhile; how many that was."""
         with reaching(self._app.engine):
-            count, members = 0, self._members(t)
-            while True:
+            with connecting(self._app.engine) as conn:
+                last = newest(conn, t)
+            count, members, looked = 0, list[str](), -math.inf
+            while not stopping.is_set():
                 check()
-                dealt = self._deal_some(t, members)
+                if time.monotonic() - looked >= POLL_SECONDS:
+                    members, looked = self._members(t), time.monotonic()
+                dealt = self._deal_some(t, members, last)
                 count += dealt
                 if dealt == 0:
-                    return count
+                    break
+            return count
 
     def _members(self, t: Tables) -> list[str]:
         """The instance types that take part; take back messages of others."""
@@ -221,9 +228,9 @@ class Dealer:
             log.info(text, plural(back, "message"), extra=facts)
         return members
 
-    def _deal_some(self, t: Tables, members: Sequence[str]) -> int:
+    def _deal_some(self, t: Tables, members: Sequence[str], last: int) -> int:
         with connecting(self._app.engine) as conn:
-            rows = store.undealt(conn, t)
+            rows = [row for row in store.undealt(conn, t) if row.msg_id <= last]
             objects = {row.object_id for row in rows if row.object_id is not None}
             follow = store.flags_of(conn, t, objects)
         if not rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import socket
@@ -20,7 +21,7 @@ from msgworker.clock import clock
 from msgworker.config import YEAR_SECONDS, number, whole
 from msgworker.errors import ConfigError, LeaseBusy, LeaseLost, LocksUnavailable
 from msgworker.logs import logger
-from msgworker.table import MAX_LOCK, MAX_LOCK_OWNER
+from msgworker.table import MAX_LOCK, MAX_LOCK_OWNER, MessageTable
 
 # --- A lease is a lock that expires unless its holder renews it. It is advice.
 #
@@ -231,6 +232,14 @@ def new_owner(label: str = "") -> str:
 def check_name(name: Any) -> str:
     """The name of a lock, or ConfigError."""
     return _text("the name of a lock", name, MAX_LOCK)
+
+
+def group_of(spec: MessageTable, most: int) -> str:
+    """The name of a table, with its `where`, as a part of names of locks: in `most` characters."""
+    whole = f"{spec.name}{spec.part}"
+    if len(whole) <= most:
+        return whole
+    return f"{whole[: most - 7]}_{hashlib.sha256(whole.encode()).hexdigest()[:6]}"
 
 
 def check_owner(owner: Any) -> str:

@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from msgworker.config import YEAR_SECONDS, number, whole
-from msgworker.coordination.lease import Lease, LockCentre, check_name, need_centre, new_owner
+from msgworker.coordination.lease import (
+    Lease,
+    LockCentre,
+    check_name,
+    group_of,
+    need_centre,
+    new_owner,
+)
 from msgworker.errors import ConfigError, LocksUnavailable
 from msgworker.instance.state import InstanceView, Scope, ScopeMember
 from msgworker.table import MOST_SHARDS, MessageTable, Slice
@@ -224,8 +231,9 @@ class Partitions(Scope):
     assign: sticky, round_robin, or fn(members, shards, owners) -> {shard: member}.
     ttl: seconds after which the shards of a member that died are free; heartbeat: the interval of
     renewals, a third of that or less. drain_timeout: seconds that a moving shard may be
-    kept for its in-flight messages. group: separates tables that share a lock centre; default: the
-    name of the table.
+    kept for its in-flight messages. group: names the fleet at the lock centre; default: the name of
+    the table. Fleets on tables of one name in several databases need one each, if they share a
+    lock centre.
 
     While the locks cannot be reached a member works on its shards for 0.9 x ttl, then stops.
     Raises ConfigError.
@@ -273,7 +281,7 @@ class Partitions(Scope):
 
     def prefix(self, spec: MessageTable) -> str:
         """The prefix of the names of its locks."""
-        return f"{self.group or spec.name[:MOST_GROUP]}:"
+        return f"{self.group or group_of(spec, MOST_GROUP)}:"
 
     def view(self, spec: MessageTable) -> tuple[list[str], dict[int, str]]:
         """The present members, and the owner of each shard."""

@@ -10,16 +10,20 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from msgworker.clock import clock
 from msgworker.coordination.lease import Lease, LockCentre, check_name, check_prefix, extended
 from msgworker.errors import ConfigError, LocksUnavailable
 
+T = TypeVar("T")
 EXTRA = 'the driver of Redis is not installed; run: pip install "msgworker[redis]"'
 ANSWER_SECONDS = 5.0
 FREED_MS = 60_000
 """How long a release can be sent again after a lost reply."""
+TOKEN_MS = 86_400_000
+"""How long the token of a lock is kept after its lease: those of members, each with a name of its
+own, would stay for ever. A later token is higher by the clock of Redis."""
 
 # The value of a lock: token:claim id:held since:owner. Redis runs a script atomically; a client
 # that repeats one after a lost reply finds its own claim id.
@@ -29,7 +33,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 """
 ACQUIRE = f"""
--- KEYS lock, token, held; ARGV name, owner, claim id, ttl
+-- KEYS lock, token, held; ARGV name, owner, claim id, ttl, for how long the token is kept
 local held = redis.call('GET', KEYS[1])
 if held then
   local token, claim = string.match(held, '{_PARTS}')
@@ -39,30 +43,32 @@ end
 local last = tonumber(redis.call('GET', KEYS[2]) or '0')
 local token = string.format('%.0f', math.max(last + 1, now))
 local value = token .. ':' .. ARGV[3] .. ':' .. string.format('%.0f', now) .. ':' .. ARGV[2]
-redis.call('SET', KEYS[2], token)
+redis.call('SET', KEYS[2], token, 'PX', ARGV[4] + ARGV[5])
 redis.call('SET', KEYS[1], value, 'PX', ARGV[4])
 redis.call('ZADD', KEYS[3], now + ARGV[4], ARGV[1])
 return token
 """
-_IF_MINE = f"""
-local held = redis.call('GET', KEYS[1])
-local token, _, _, owner = string.match(held or '', '{_PARTS}')
-local mine = token == ARGV[3] and owner == ARGV[2]
-"""
 RENEW = f"""
--- KEYS lock, held; ARGV name, owner, token, ttl
-{_IF_MINE}
-if not mine then return 0 end
+-- KEYS held, locks; ARGV of each lock: name, owner, token, ttl; 1 or 0 for each
 {_NOW}
-redis.call('PEXPIRE', KEYS[1], ARGV[4])
-redis.call('ZADD', KEYS[2], now + ARGV[4], ARGV[1])
-return 1
+local renewed = {{}}
+for i = 1, #KEYS - 1 do
+  local name, owner, token, ttl = unpack(ARGV, i * 4 - 3, i * 4)
+  local held_token, _, _, holder = string.match(redis.call('GET', KEYS[i + 1]) or '', '{_PARTS}')
+  renewed[i] = 0
+  if held_token == token and holder == owner then
+    redis.call('PEXPIRE', KEYS[i + 1], ttl)
+    redis.call('ZADD', KEYS[1], now + ttl, name)
+    renewed[i] = 1
+  end
+end
+return renewed
 """
 RELEASE = f"""
 -- KEYS lock, held, freed; ARGV name, owner, token, which release, for how long that is known
 if redis.call('GET', KEYS[3]) == ARGV[4] then return 1 end
-{_IF_MINE}
-if not mine then return 0 end
+local token, _, _, owner = string.match(redis.call('GET', KEYS[1]) or '', '{_PARTS}')
+if token ~= ARGV[3] or owner ~= ARGV[2] then return 0 end
 redis.call('DEL', KEYS[1])
 redis.call('ZREM', KEYS[2], ARGV[1])
 redis.call('SET', KEYS[3], ARGV[4], 'PX', ARGV[5])
@@ -89,8 +95,8 @@ for i, key in ipairs(KEYS) do
 end
 return found
 """
-LOOKS = 500
-"""How many locks one script reads; other clients of Redis wait meanwhile."""
+AT_ONCE = 500
+"""How many locks one script reads or renews; other clients of Redis wait meanwhile."""
 
 
 class RedisLocks(LockCentre):
@@ -153,29 +159,24 @@ class RedisLocks(LockCentre):
     def _acquire(self, name: str, owner: str, ttl: float) -> Lease | None:
         begun = clock()
         keys = [self._key("lock", name), self._key("token", name), self._key("held")]
-        token = self._run(ACQUIRE, keys, [name, owner, uuid.uuid4().hex, _ms(ttl)])
+        token = self._run(ACQUIRE, keys, [name, owner, uuid.uuid4().hex, _ms(ttl), TOKEN_MS])
         return None if token is None else Lease(name, owner, int(token), ttl, asked_at=begun)
 
     def _renew(self, lease: Lease) -> bool:
-        return bool(self._run(RENEW, *self._renewal(lease)))
-
-    def _renewal(self, lease: Lease) -> tuple[list[str], list[Any]]:
-        keys = [self._key("lock", lease.name), self._key("held")]
-        return keys, [lease.name, lease.owner, lease.token, _ms(lease.ttl)]
+        return self._renewed([lease])[0]
 
     def renew_all(self, leases: Sequence[Lease]) -> list[Lease]:
-        """Renew many leases in one round trip; those that are still held."""
-        if not leases:
-            return []
-        begun = clock()
-        with self._reaching():
-            line = self.client.pipeline(transaction=False)
-            for lease in leases:
-                keys, args = self._renewal(lease)
-                self._scripts[RENEW](keys=keys, args=args, client=line)
-            answers = line.execute()
-        answered = zip(leases, answers, strict=True)
-        return [lease for lease, renewed in answered if extended(lease, bool(renewed), begun)]
+        """Renew many leases, some hundred in a round trip; those that are still held."""
+        begun, kept = clock(), []
+        for part in _parts_of(leases):
+            answered = zip(part, self._renewed(part), strict=True)
+            kept += [one for one, renewed in answered if extended(one, renewed, begun)]
+        return kept
+
+    def _renewed(self, leases: Sequence[Lease]) -> list[bool]:
+        keys = [self._key("lock", one.name) for one in leases]
+        args = [x for one in leases for x in (one.name, one.owner, one.token, _ms(one.ttl))]
+        return [renewed == 1 for renewed in self._run(RENEW, [self._key("held"), *keys], args)]
 
     def _release(self, lease: Lease) -> bool:
         name = lease.name
@@ -187,8 +188,7 @@ class RedisLocks(LockCentre):
         check_prefix(prefix)
         names = self._run(HELD, [self._key("held")], [])
         chosen = sorted(name for name in map(_text, names) if name.startswith(prefix))
-        parts = (chosen[i : i + LOOKS] for i in range(0, len(chosen), LOOKS))
-        return [lease for part in parts for lease in self._look(part)]
+        return [lease for part in _parts_of(chosen) for lease in self._look(part)]
 
     def holder(self, name: str) -> Lease | None:
         check_name(name)
@@ -225,6 +225,10 @@ class RedisLocks(LockCentre):
         except self._error as error:
             text = f"{type(error).__name__}: {error}"
             raise LocksUnavailable(f"cannot use Redis at {_place(self.client)}: {text}") from error
+
+
+def _parts_of(some: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (some[i : i + AT_ONCE] for i in range(0, len(some), AT_ONCE))
 
 
 def _ms(seconds: float) -> int:

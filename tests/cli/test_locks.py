@@ -89,6 +89,8 @@ def test_a_centre_that_is_away_is_named_without_its_password(cli: Any, app: App)
     assert done.exit_code == 3
     assert "127.0.0.1:1" in done.stderr
     assert "hunter2secret" not in done.stdout + done.stderr
+    shown = cli("config", "--locks", "redis://u:p@hunter2/secret@127.0.0.1:1/0").stdout
+    assert "redis://***@127.0.0.1:1/0" in shown
     done = cli("config", "--locks", "redis://u:hunter2secret@127.0.0.1:1/0")
     assert "redis://***@127.0.0.1:1/0" in done.stdout
     assert "hunter2secret" not in done.stdout + done.stderr

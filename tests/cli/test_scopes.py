@@ -23,7 +23,9 @@ def sent(app):
     fill(app, 6)
 
 
-@pytest.mark.parametrize("scope", ["everywhere", "partitions:8", "partitions"])
+@pytest.mark.parametrize(
+    "scope", ["everywhere", "partitions:8", "partitions:8:north", "partitions"]
+)
 def test_a_drain_with_a_scope_does_what_is_there(cli, sent, scope):
     done = cli("drain", "crm:app", "--scope", scope, "--linger", "0", "--json", "--quiet")
     assert json.loads(done.stdout)["done"] == 6
@@ -96,4 +98,6 @@ def test_partitions_shows_who_has_each_shard_and_who_is_to_have_it(cli, crm):
         ["0", "a", "-"],
         ["1", "a", "b"],
     ]
+    other = cli("partitions", "--app", "crm:app", "--scope", "partitions:2:north")
+    assert other.exit_code == 5  # a fleet of another name
     locks.close()

@@ -20,11 +20,12 @@ from msgworker.coordination import (
     LeaseLost,
     LockCentre,
     LocksUnavailable,
+    RedisLocks,
     hold,
     new_owner,
 )
 from tests.coordination.places import Place, connect
-from tests.servers import CannotHave, Fleet, start
+from tests.servers import CannotHave, Fleet, Redis, running, start
 from tests.support.browsing import Browser
 from tests.support.proxy import Proxy
 from tests.support.waiting import until
@@ -139,6 +140,50 @@ def test_many_leases_are_renewed_at_once(place):
     kept = locks.renew_all(leases)
     assert kept == leases[:2] + leases[3:]
     assert [lease.live() for lease in leases] == [True, True, False, True, True]
+
+
+@pytest.mark.xdist_group("redis")
+def test_a_cluster_of_redis_does_all_that_a_centre_does():
+    """Its client sends no script in a pipeline."""
+    import redis
+
+    class OneNode(Redis):
+        def command(self) -> list[str]:
+            return [*super().command(), "--cluster-enabled", "yes"]
+
+    try:
+        with running(OneNode(durable=False)) as server:
+            node = redis.Redis(port=server.port)
+            node.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+            until(lambda: node.cluster("info")["cluster_state"] == "ok", "it serves")
+            locks = RedisLocks(redis.RedisCluster(host="127.0.0.1", port=server.port))
+            taken = locks.acquire_all(["a", "b", "c"], "me", 30)
+            assert locks.renew(taken[0])
+            assert locks.renew_all(taken) == taken
+            assert [one.name for one in locks.held()] == ["a", "b", "c"]
+            assert locks.release_all(taken) == taken
+            assert locks.renew_all(taken) == []
+            locks.client.close()
+    except CannotHave as reason:
+        pytest.skip(f"redis is not there: {reason}")
+
+
+@pytest.mark.xdist_group("redis")
+def test_redis_keeps_nothing_of_a_lock_for_ever(servers: Fleet) -> None:
+    """Each member of `Partitions` takes one under a name that is never used again."""
+    try:
+        place = Place("redis", servers.url("redis"))
+    except CannotHave as reason:
+        pytest.skip(f"redis is not there: {reason}")
+    locks = place.locks()
+    assert isinstance(locks, RedisLocks)
+    lease = locks.acquire(place.name(), "me", 3)
+    assert lease is not None
+    kept = locks.client.keys(f"*{place.mark}*")
+    assert len(kept) == 2
+    assert all(0 < locks.client.ttl(key) <= 86_403 for key in kept)
+    locks.release(lease)
+    place.close()
 
 
 def test_many_locks_are_freed_at_once_and_those_of_others_are_left(place):

@@ -66,6 +66,29 @@ def test_what_a_flag_without_an_instance_has_left_is_dealt_again(app):
         until(lambda: set(table.statuses) == {2}, "asB has done all")
 
 
+def test_what_is_sent_while_it_deals_keeps_no_dealer_from_its_end(app, monkeypatch):
+    """Messages came as fast as they were dealt: it saw no stop, and no instance that had left."""
+    undealt, looks = store.undealt, [0]
+
+    def more_come(conn, t):
+        looks[0] += 1
+        assert looks[0] < 20, "it goes on for ever"
+        send(app, f"C-{looks[0]}")
+        return undealt(conn, t)
+
+    send(app, "a", "b")
+    monkeypatch.setattr(store, "undealt", more_come)
+    assert Dealer(app, ["asA"]).deal_once() == 2
+
+
+def test_dealers_of_other_rows_of_a_table_deal_beside_each_other(make_app):
+    apps = [
+        make_app(table=MessageTable(instance_type="instance_type", where={"tenant": n}))
+        for n in (1, 2)
+    ]
+    assert len({Dealer(app, ["asA"]).name for app in apps}) == 2
+
+
 def test_one_dealer_deals_at_a_time(app):
     dealer = Dealer(app, ["asA"])
     with hold(dealer._locks, dealer.name), pytest.raises(LeaseBusy):

@@ -249,6 +249,18 @@ def test_settings_that_cannot_be_are_refused(app, locks):
         Partitions(app.engine)
 
 
+def test_fleets_on_other_rows_of_a_table_have_locks_of_their_own(locks):
+    """Two Apps with a `where` each would keep the other from half of its messages."""
+    scope = Partitions(locks, shards=SHARDS)
+    mine = [MessageTable("crm.tb_msg", where={"tenant": n}) for n in (1, 2)]
+    long = [MessageTable(f"{'s' * 60}.{'t' * 60}{n}") for n in (1, 2)]
+    for tables in (mine, long):
+        assert len({scope.prefix(one) for one in tables}) == 2
+    assert all(len(scope.prefix(one)) <= 101 for one in [*mine, *long])
+    assert scope.prefix(MessageTable("crm.tb_msg")) == "crm.tb_msg:"  # as in older versions
+    assert Partitions(locks, group="north").prefix(mine[0]) == "north:"
+
+
 def test_each_number_of_the_column_belongs_to_one_shard():
     assert columns([1], 4, 8) == (1, 5)
     assert columns([70], 100, 64) == (70,)
