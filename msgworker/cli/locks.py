@@ -103,7 +103,6 @@ COLUMNS = (
 # --- `partitions` and `deal`; and the scope of `run` and `drain`.
 
 KINDS = "everywhere, instance:TYPE, partitions:SHARDS[:GROUP], segments or job:ID"
-SHARDS = 64
 TICK_SECONDS = 0.2
 
 
@@ -119,7 +118,7 @@ def scoped(conf: Configuration, app: App) -> Iterator[Scope | None]:
     elif kind == "job" and rest.isdecimal() and rest.isascii():
         yield OneJob(int(rest[:20]))
     elif kind == "partitions":
-        shards, group = _shards(rest, place)
+        shards, group = _shards(rest, place, app)
         with _locks(conf, app) as locks:
             yield Partitions(locks, shards=shards, group=group)
     elif kind == "segments" and not rest:
@@ -145,12 +144,12 @@ def keep_secrets(call: Call) -> None:
     call.invocation.secrets |= db.secrets_of(call.conf.locks)
 
 
-def _shards(text: str, place: str) -> tuple[int, str]:
-    """SHARDS[:GROUP]"""
+def _shards(text: str, place: str, app: App) -> tuple[int, str]:
+    """SHARDS[:GROUP]; by default as many as the table has."""
     shards, _, group = text.partition(":")
     if shards and not (shards.isdecimal() and shards.isascii()):
         raise ConfigError(f"{place}: partitions:SHARDS takes a whole number, got {shards!r:.40}")
-    return int(shards[:20]) if shards else SHARDS, group
+    return int(shards[:20]) if shards else app.table.shards, group
 
 
 def _locks(conf: Configuration, app: App) -> closing[LockCentre]:
@@ -165,7 +164,8 @@ def _locks(conf: Configuration, app: App) -> closing[LockCentre]:
 def partitions(call: Call) -> None:
     """Show the current (CUR) and the next (REQ) owner of each shard.
 
-    How many, and of which group, --scope partitions:SHARDS[:GROUP] says; by default 64.
+    How many, and of which group, --scope partitions:SHARDS[:GROUP] says; by default those of the
+    table.
     """
     keep_secrets(call)
     app, conf = call.app, call.conf
@@ -173,7 +173,7 @@ def partitions(call: Call) -> None:
     if kind not in ("partitions", "everywhere"):
         raise Usage(f"the scope is {conf['scope']}; give --scope partitions:SHARDS[:GROUP]")
     given = rest if kind == "partitions" else ""
-    shards, group = _shards(given, f"scope ({conf.origins['scope']})")
+    shards, group = _shards(given, f"scope ({conf.origins['scope']})", app)
     with _locks(conf, app) as locks:
         scope = Partitions(locks, shards=shards, group=group)
         found = scope.status(app.table)

@@ -110,6 +110,9 @@ class _Fixed:
 
     def looked(self, *, complete: bool, rest: float | None = None) -> None: ...
 
+    def away(self) -> float:
+        return 0.0
+
     def slice(self) -> Slice:
         return self._where
 

@@ -43,6 +43,8 @@ Work = Callable[[Connection], R]
 TRIES = 3
 LEAST_ANSWER_SECONDS, MOST_ANSWER_SECONDS = 1.0, 30.0
 KNOWN_NAMES = 10_000
+KNOWN_SECONDS = 30.0
+"""How long a name counts as one that has its row, which a restore or a DELETE may take away."""
 KEPT_SECONDS = 3600
 """Between the end of a lease and the deletion of its row, where that can be deleted."""
 BATCH = 100
@@ -76,7 +78,7 @@ class DatabaseLocks(LockCentre):
         self.engine = db.open_engine(url_or_engine)
         self._spec = MessageTable(f"{schema}.{DEFAULT_NAME}" if schema else DEFAULT_NAME)
         self._found: Tables | None = None
-        self._known: set[str] = set()
+        self._known: dict[str, float] = {}  # name -> until when it has its row
         self._lines: dict[
             int, _Lines
         ] = {}  # by process: a child must not close those of its parent
@@ -142,7 +144,8 @@ class DatabaseLocks(LockCentre):
 
     def _made(self, names: Sequence[str], ttl: float) -> bool:
         """Insert missing rows of locks; returns whether there was one."""
-        asked = [name for name in names if name not in self._known]
+        now = clock()
+        asked = [name for name in names if self._known.get(name, 0.0) <= now]
         if not asked:
             return False
         t = self._tables
@@ -156,7 +159,7 @@ class DatabaseLocks(LockCentre):
                 self._made([name], ttl)
         if len(self._known) >= KNOWN_NAMES:
             self._known.clear()
-        self._known.update(asked)
+        self._known.update(dict.fromkeys(asked, now + KNOWN_SECONDS))
         return bool(missing)
 
     def _renew(self, lease: Lease) -> bool:

@@ -207,15 +207,19 @@ class Dealer:
         """The instance types that take part; take back messages of others."""
         with connecting(self._app.engine) as conn:
             live = instances.served(conn, t)
-            counts = store.flags(conn, t)
-        members = [one for one in self.instance_types if one in live] or list(self.instance_types)
+            members = [one for one in self.instance_types if one in live] or list(
+                self.instance_types
+            )
+            new = any(kind not in self._dealt for kind in members)
+            counts = store.flags(conn, t) if new else {}
+            there = store.flags_there(conn, t)
         least = min((self._dealt[kind] for kind in members if kind in self._dealt), default=0)
         for kind in members:
             known = self._dealt.get(kind, counts.get(kind, 0))
             self._dealt[kind] = max(known, least)
         self._dealt = {kind: count for kind, count in self._dealt.items() if kind in members}
         back = 0
-        for kind in counts.keys() - set(members) - live:
+        for kind in there - set(members) - live:
             while True:
                 with writing(self._app.engine) as conn:
                     taken = store.take_back(conn, t, kind)

@@ -96,12 +96,16 @@ class Moving:
         self.others: frozenset[int] = frozenset()
         self._woken = threading.Event()
         self._stopping = threading.Event()
-        self._away = False
+        self._away_since: float | None = None
         self._thread = threading.Thread(target=self._run, name=f"msgworker-{name}", daemon=True)
 
     def step(self) -> float | None:
         """One step; returns the pause in seconds, None = end."""
         raise NotImplementedError
+
+    def away(self) -> float:
+        since = self._away_since
+        return 0.0 if since is None else monotonic() - since
 
     def outage(self, error: Exception | None) -> None:
         """Called at the first failure to reach the centre, and at its end (None)."""
@@ -142,7 +146,7 @@ class Moving:
         except LocksUnavailable as error:
             self._tell(error)
         except Exception as error:
-            if not self._away:
+            if self._away_since is None:
                 self.log.exception("scope: unexpected error; continuing")
             self._tell(error)
         else:
@@ -151,9 +155,9 @@ class Moving:
         return OUTAGE_SECONDS
 
     def _tell(self, error: Exception | None) -> None:
-        if (error is not None) is self._away:
+        if (error is None) is (self._away_since is None):
             return
-        self._away = error is not None
+        self._away_since = None if error is None else monotonic()
         if error is None:
             self.log.warning("scope: the locks can be reached again")
         else:
@@ -277,6 +281,13 @@ class Partitions(Scope):
 
     def join(self, instance: InstanceView) -> ScopeMember:
         """A new member."""
+        kept = instance.tables.spec.shards
+        if self.shards > kept:
+            instance.log.warning(
+                "scope: App.send writes the shards 0 to %d (MessageTable(shards=%d)): of the %d of "
+                "%r only members of these get its messages; take as many, or fewer",
+                *(kept - 1, kept, self.shards, self),
+            )
         return Member(self, instance)
 
     def prefix(self, spec: MessageTable) -> str:

@@ -169,6 +169,9 @@ class Walker(Moving):
 
     # ------------------------------------------------------------ one step
 
+    def away(self) -> float:
+        return 0.0 if self._unscoped else super().away()
+
     def outage(self, error: Exception | None) -> None:
         self._unscoped = error is not None and self.scope.on_outage == "unscoped"
         if self._unscoped:

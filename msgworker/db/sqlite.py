@@ -276,6 +276,7 @@ class SQLite(Database):
                 f"SQLite {'.'.join(map(str, found))} is too old; 3.38 or later is needed"
             )
         event.listen(engine, "begin", _begin_immediate)
+        event.listen(engine, "handle_error", _end_with_transaction)
         if not given:
             engine.dialect.statement_compiler = HintingCompiler
 
@@ -353,6 +354,18 @@ def _begin_immediate(conn: sa.Connection) -> None:
                 "for itself: write with ctx.connection or ctx.session"
             )
         _take_write_lock(conn, raw)
+
+
+def _end_with_transaction(context: Any) -> None:
+    # Some errors (a full disk, an interrupted write, ids that are used up) end the whole
+    # transaction, and SQLite begins no other: what follows would commit statement by statement.
+    conn = context.connection
+    if conn is None or conn.invalidated or not conn.in_transaction():
+        return
+    raw = conn.connection.driver_connection
+    autocommits = conn.get_execution_options().get("isolation_level") == "AUTOCOMMIT"
+    if not autocommits and not getattr(raw, "in_transaction", True):
+        context.is_disconnect, context.invalidate_pool_on_disconnect = True, False
 
 
 _lent = threading.local()

@@ -40,8 +40,9 @@ from msgworker.tracing import UNTRACED, NoTracer
 
 class ScopeMember(Protocol):
     """The place of one running instance in a scope. All methods but `stop` return at once. Threads
-    that write the lease call `info`, the fetcher's calls those from `slice` to `steady`, and writes
-    `others`: the numbers in the column shard that `App.send` does not write."""
+    that write the lease call `info`, a drain calls `away`, the fetcher's thread all others from
+    `slice` to `steady`, and writes `others`: the numbers in the column shard that `App.send` does
+    not write."""
 
     others: frozenset[int]
 
@@ -60,6 +61,9 @@ class ScopeMember(Protocol):
     def looked(self, *, complete: bool, rest: float | None = None) -> None:
         """The looks in the slice and their claims are over. complete: nothing there can run, for
         `rest` seconds as far as is known."""
+
+    def away(self) -> float:
+        """For how many seconds its locks cannot be reached, and it looks nowhere for that."""
 
     def reach(self) -> Slice | None:
         """All slices that it may look in, now or in turn; None = not known, perhaps everywhere."""

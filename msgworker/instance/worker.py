@@ -12,7 +12,7 @@ from shlex import quote
 
 from msgworker.counted import plural
 from msgworker.db import connecting
-from msgworker.errors import ExitCode, MsgworkerError, RuleChanged
+from msgworker.errors import ExitCode, LocksUnavailable, MsgworkerError, RuleChanged
 from msgworker.instance.claiming.loop import Drain
 from msgworker.instance.counting import Patience, left_within, patience_of
 from msgworker.instance.instance import AT_EXIT, TICK_SECONDS, Instance
@@ -537,7 +537,8 @@ class Worker(Working):
         instances with messages, unless they are renewed. retry_linger: how long it waits for the
         next try of failed messages; None = 300, or 0 if linger is 0. outage_limit: end
         (Report.database_lost) once the database has been unreachable for this long. signals, grace
-        and exceptions: as in `run`.
+        and exceptions: as in `run`; and LocksUnavailable once the locks of its scope have been
+        unreachable for as long.
         """
         begun = time.monotonic()
         deadline = None if time_limit is None else begun + time_limit
@@ -547,6 +548,9 @@ class Worker(Working):
         until = Drain(linger=linger, retry_linger=retry_linger, overdue=OVERDUE_SECONDS)
         with self._running(until, signals=signals, grace=grace) as instance:
             while not self._should_stop(instance) and not instance.fetcher.exhausted:
+                if instance.member is not None and instance.member.away() > outage_limit:
+                    why = f"the locks of the scope could not be reached for {outage_limit:g} s"
+                    raise LocksUnavailable(f"{why}; what is left waits for the next drain")
                 lost = instance.shared.away.seconds > outage_limit
                 if lost:
                     instance.limit_grace(0.0)

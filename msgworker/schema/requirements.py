@@ -25,7 +25,7 @@ from msgworker.schema import describe
 from msgworker.schema.describe import ROWS, Live, is_unique, max_error, rows_written
 from msgworker.schema.difference import of_columns, read
 from msgworker.schema.repairs import REMAKE, Fault, faults_text, unchecked
-from msgworker.store.rows import refuse_at_once
+from msgworker.store.rows import MAX_ID, refuse_at_once
 from msgworker.store.send import inserted_values, row_values
 from msgworker.table import REQUIRED, MessageTable, Tables, live_names, tables_for
 
@@ -317,6 +317,9 @@ def _send(conn: Connection, t: Tables, live: Live) -> _Sent:
     """Insert a message as `App.send` does; raises _Untried."""
     if describe.unfilled(live):
         raise _Refused("columns that it does not fill")  # which another check says
+    ids = t.cols().msg_id
+    if live.database.one_writer and highest_id(conn, ids) == MAX_ID:  # its error would end SQLite's
+        raise _Untried(f"there is no higher {ids.name} than that of its last row")  # transaction
     last: Exception | None = None
     for object_id in (_an_object(t), None):
         for _ in range(ATTEMPTS):

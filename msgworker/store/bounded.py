@@ -44,7 +44,7 @@ from msgworker.message import (
     ends_at,
 )
 from msgworker.payload import is_text
-from msgworker.store.rows import MIN_ID, from_indexes, in_all, is_topic, running_ids
+from msgworker.store.rows import MAX_ID, MIN_ID, from_indexes, in_all, is_topic, running_ids
 from msgworker.store.tries import in_group
 from msgworker.table import JOB, Cols, Tables, lit
 from msgworker.table.tables import by_job, job_status
@@ -55,7 +55,7 @@ SCAN = 100_000
 OPEN_SCAN = 50_000
 """Entries of the index of unfinished rows by object that one read takes at most."""
 SINCE_SLACK = 1000
-LEAST, MOST = MIN_ID, 2**63 - 1
+LEAST, MOST = MIN_ID, MAX_ID
 
 
 class Found(list[T]):
@@ -294,7 +294,7 @@ def before_instant(conn: Connection, t: Tables, instant: datetime) -> int:
             high = middle
         else:
             low = middle
-    return low - SINCE_SLACK
+    return max(LEAST, low - SINCE_SLACK)
 
 
 def first_open(conn: Connection, t: Tables) -> tuple[int, bool] | None:

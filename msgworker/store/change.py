@@ -492,7 +492,7 @@ def behind(conn: Connection, t: Tables, ids: Sequence[int]) -> Behind:
     query = query.where(t.among(c.msg_id), c.object_id.is_not(None))
     last = bounded.ends(conn, t)
     # An id is given at the INSERT and shows at the COMMIT: a few below the highest may yet come.
-    high = bounded.LEAST if last is None else last[1] - bounded.SINCE_SLACK
+    high = bounded.LEAST if last is None else max(bounded.LEAST, last[1] - bounded.SINCE_SLACK)
     found = {row[0]: row[1] for row in among_ids(conn, t, query, ids)}
     return Behind({*found}, {i: one for i, one in found.items() if one is not None}, high)
 
@@ -504,7 +504,7 @@ def done_above(conn: Connection, t: Tables, ids: Sequence[int], msg_id: int) -> 
     # With both ends: a planner that does not know the values takes an open range for a third
     # of the table and reads all of it.
     came = sa.select(d.object_id.label("o"), sa.func.max(d.msg_id).label("hi"))
-    came = came.where(d.msg_id.between(an_id(msg_id + 1), an_id(bounded.MOST)))
+    came = came.where(d.msg_id > an_id(msg_id), d.msg_id <= an_id(bounded.MOST))
     came = came.where(d.status == lit(Status.DONE), *t.is_message(d), d.object_id.is_not(None))
     g = came.group_by(d.object_id).subquery("g")
     query = sa.select(c.msg_id, g.c.hi).select_from(t.message.join(g, g.c.o == c.object_id))

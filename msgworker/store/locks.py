@@ -198,6 +198,27 @@ def flags(conn: Connection, t: Tables) -> dict[str, int]:
     return {str(flag): int(count) for flag, count in conn.execute(query)}
 
 
+def flags_there(conn: Connection, t: Tables) -> set[str]:
+    """The flags of unfinished messages, each found by one step in their index."""
+
+    def build(first: bool) -> Any:
+        c = t.cols()
+        flag = t.slice_key(c, "instance_type")
+        after = flag.is_not(None) if first else flag > bindparam("mw_last", type_=flag.type)
+        query = t.hinted(sa.select(flag), t.message, "flag").order_by(flag).limit(1)
+        return query.where(after, t.slice_rows(c, "instance_type"))
+
+    def step(last: Any) -> Any:
+        first = last is None
+        names = {} if first else {"mw_last": last}
+        return conn.scalar(t.built(("flags_there", first), lambda: build(first)), names)
+
+    found, last = set[str](), None
+    while (last := step(last)) is not None:
+        found.add(str(last))
+    return found
+
+
 def flags_of(conn: Connection, t: Tables, objects: Collection[Any]) -> dict[Any, str]:
     """The flag of the first unfinished message of each object that has one."""
     c = t.cols()

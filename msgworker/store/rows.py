@@ -90,8 +90,8 @@ def or_zero(column: ColumnElement[Any] | None) -> ColumnElement[Any]:
 
 INT = {int}
 NIL = 0
-MIN_ID = -(1 << 63)
-"""No msg_id is lower."""
+MIN_ID, MAX_ID = -(1 << 63), (1 << 63) - 1
+"""No msg_id is lower, and none is higher: a database takes no greater number as a parameter."""
 _ROW_NUMBERS = itemgetter(*map(Row._fields.index, ("tries", "crash_times", "later_times")))
 
 
@@ -99,6 +99,11 @@ def is_topic(column: ColumnElement[Any], topic: Any, *, none: bool) -> ColumnEle
     """The column names this topic; none: or nothing, as `message.topic_of` says of "default"."""
     same = same_text(column, topic)
     return sa.or_(same, column.is_(None)) if none else same
+
+
+def id_behind(msg_id: int) -> int:
+    """The next id in the order of age; behind the highest that one itself, which is read again."""
+    return min(msg_id + 1, MAX_ID)
 
 
 def types_of(values: Iterable[Iterable[Any]]) -> set[type]:

@@ -271,6 +271,19 @@ def test_an_odd_created_at_hides_no_ages_of_others(app, database, taken):
     assert 3590 < count.oldest_seconds < 4000
 
 
+@pytest.mark.parametrize("topics", [None, ["t"]], ids=["all", "one topic"])
+def test_the_lowest_and_the_highest_id_stop_nobody(app, table, topics):
+    """Looks go on behind the last id that they have read: behind the highest there is none."""
+    ids = send(app, "a", "b", "c", "d")
+    for msg_id, other in zip(ids[:2], (2**63 - 1, -(2**63)), strict=True):
+        table.edit(table.where(msg_id=msg_id), msg_id=other)
+    table.edit(table.where(msg_id=ids[2]), topic="other")
+    app.add_handler("t", lambda msg: None)
+    assert app.drain(linger=0.3, topics=topics).done == 3
+    app.ops.rerun(2**63 - 1, force=True)
+    assert app.drain(linger=0, topics=topics).done == 1
+
+
 def test_an_id_that_is_no_whole_number_stops_nobody(postgresql, taken):
     engine = postgresql.engine()
     with engine.begin() as conn:

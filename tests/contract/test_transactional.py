@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, StatementError
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from tenacity.wait import wait_fixed, wait_none
 
@@ -146,6 +147,27 @@ def lose(app: App, conn: sa.Connection) -> None:
     cut(app, conn)
     with pytest.raises(DBAPIError):
         conn.execute(sa.select(sa.literal_column("1")))
+
+
+def test_a_handler_that_swallows_the_end_of_its_transaction_commits_nothing(sqlite_app):
+    """Some errors end SQLite's whole transaction; what followed was committed with the outcome."""
+    app = sqlite_app
+    EFFECTS.metadata.create_all(app.engine)
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql("CREATE TABLE used_up (id INTEGER PRIMARY KEY AUTOINCREMENT, x)")
+        conn.exec_driver_sql(f"INSERT INTO used_up (id) VALUES ({2**63 - 1})")
+
+    @app.handler("t", transactional=True, wait=wait_none(), max_tries=2)
+    def post(msg: Message, ctx: Context) -> None:
+        for amount in (1, 2):
+            with suppress(DBAPIError):
+                ctx.connection.exec_driver_sql("INSERT INTO used_up (x) VALUES (1)")
+            with suppress(StatementError):
+                ctx.connection.execute(EFFECTS.insert().values(msg_id=msg.msg_id, amount=amount))
+
+    send(app, "a")
+    assert app.drain(linger=0, retry_linger=5, time_limit=10).done == 0
+    assert rows_of(app) == []
 
 
 @pytest.mark.requires("sessions")

@@ -21,6 +21,7 @@ from msgworker.coordination import (
     LockCentre,
     LocksUnavailable,
     RedisLocks,
+    database,
     hold,
     new_owner,
 )
@@ -420,6 +421,17 @@ def test_a_session_that_is_lost_takes_its_leases_with_it(servers):
     finally:
         place.close()
         proxy.close()
+
+
+def test_a_lock_whose_row_is_gone_is_made_again(near, monkeypatch):
+    """After a restore, a fail-over that lost seconds, or a DELETE; it could not be had until the
+    process ended."""
+    monkeypatch.setattr(database, "KNOWN_SECONDS", 0.0)
+    locks = near.locks()
+    assert locks.release(take(locks, near.name()))
+    with locks.engine.begin() as conn:
+        conn.exec_driver_sql("DELETE FROM msgworker_lock")
+    assert locks.acquire(near.name(), "me", 30) is not None
 
 
 def test_a_database_without_the_table_says_how_to_make_it(sqlite):

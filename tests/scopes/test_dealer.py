@@ -66,6 +66,19 @@ def test_what_a_flag_without_an_instance_has_left_is_dealt_again(app):
         until(lambda: set(table.statuses) == {2}, "asB has done all")
 
 
+def test_the_flags_of_messages_that_wait_are_read_one_by_one(app):
+    """What a dealer asks every half second, whatever waits."""
+    send(app, *(f"C-{i}" for i in range(9)), None)
+    table = Table(app)
+    with app.engine.connect() as conn:
+        assert store.flags_there(conn, app.tables) == set()
+    for msg_id, flag in zip(sorted(table.column("msg_id")), ["b", "a b", "c"] * 3, strict=False):
+        table.edit(table.where(msg_id=msg_id), instance_type=flag)
+    table.edit(table.where(instance_type="c"), status=2)
+    with app.engine.connect() as conn:
+        assert store.flags_there(conn, app.tables) == {"a b", "b"}
+
+
 def test_what_is_sent_while_it_deals_keeps_no_dealer_from_its_end(app, monkeypatch):
     """Messages came as fast as they were dealt: it saw no stop, and no instance that had left."""
     undealt, looks = store.undealt, [0]

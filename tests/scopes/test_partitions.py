@@ -12,11 +12,11 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import MessageTable
-from msgworker.coordination import Partitions, round_robin
+from msgworker.coordination import Partitions, RedisLocks, Segments, round_robin
 from msgworker.coordination.partitions import columns, spans
 from msgworker.errors import ConfigError, LocksUnavailable
 from msgworker.instance.state import InstanceView
-from tests.support.rows import Table
+from tests.support.rows import Table, send
 from tests.support.waiting import until
 
 SHARDS = 8
@@ -355,6 +355,31 @@ def test_a_shard_is_kept_while_a_handler_of_a_lost_id_still_runs(app, locks):
     finally:
         go.set()
         worker.stop()
+
+
+@pytest.mark.parametrize(
+    "scope",
+    [
+        lambda: Partitions(RedisLocks.from_url("redis://127.0.0.1:1/0"), shards=4),
+        lambda: Segments(RedisLocks.from_url("redis://127.0.0.1:1/0"), {"a": [0], "b": [1]}),
+    ],
+    ids=["partitions", "segments"],
+)
+def test_a_drain_without_its_locks_ends_when_an_outage_of_the_database_would_end_it(app, scope):
+    app.add_handler("t", lambda msg: None)
+    send(app, "a")
+    with pytest.raises(LocksUnavailable, match=r"could not be reached for 0\.2 s"):
+        app.drain(threads=1, linger=0, outage_limit=0.2, scope=scope())
+    assert Table(app).statuses == [0]
+
+
+def test_a_scope_with_more_shards_than_the_table_says_so(make_app, locks, caplog):
+    app = make_app(table=MessageTable(shard="shard", shards=8))
+    app.create_schema()
+    member(app, Partitions(locks, shards=8))
+    assert caplog.text == ""
+    member(app, Partitions(locks, shards=64))
+    assert "App.send writes the shards 0 to 7" in caplog.text
 
 
 def test_a_drain_ends_when_its_shards_are_empty(app, locks):

@@ -37,7 +37,7 @@ from msgworker.instance.claiming.passes import IDLE_OBJECTS, READ_AGAIN, WINDOW,
 from msgworker.store import candidates, ranked
 from msgworker.store.candidates import PAGE, Candidate, Those
 from msgworker.store.ranked import Ranked
-from msgworker.store.rows import MIN_ID
+from msgworker.store.rows import MIN_ID, id_behind
 from msgworker.table import Tables
 
 IDLE_WINDOW = 128
@@ -399,7 +399,7 @@ class TableSearch(Search):
             if step.rows and not count:
                 first = step.rows[0].msg_id
             count, whole = count + len(step.rows), step.whole
-            at = at if step.last is None else step.last + 1
+            at = at if step.last is None else id_behind(step.last)
             if whole or count >= size:
                 break
             now = time.monotonic()
@@ -429,9 +429,9 @@ class TableSearch(Search):
         """The place behind which rows are read first: initially behind the newest row."""
         among = self._among
         if among.end is None:
-            among.end = self._newest(conn) + 1
+            among.end = id_behind(self._newest(conn))
             if not self.tables.database.oldest_index:  # the cursor may have missed the newest rows
-                among.end -= PAGE
+                among.end = max(MIN_ID, among.end - PAGE)
             among.ends = (among.end, among.end)
         return among.end
 
@@ -456,7 +456,7 @@ class TableSearch(Search):
             if found and by_age:
                 at = found[0].msg_id
             elif step.last is not None:
-                at = step.last + 1
+                at = id_behind(step.last)
             self._keep(chooser, found)
             if found or step.whole or time.monotonic() - begun > PASSING_SECONDS:
                 break
