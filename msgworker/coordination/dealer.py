@@ -19,7 +19,7 @@ from msgworker.config import YEAR_SECONDS, number, whole
 from msgworker.config.values import renamed
 from msgworker.coordination.centres import check_instance_type
 from msgworker.coordination.database import DatabaseLocks
-from msgworker.coordination.lease import MAX_LOCK, LockCentre, group_of, hold
+from msgworker.coordination.lease import LockCentre, group_of, hold
 from msgworker.counted import plural
 from msgworker.db import Attempt, connecting, outage_pause, reaching, watch, writing
 from msgworker.errors import (
@@ -36,7 +36,7 @@ from msgworker.schema import apply
 from msgworker.store import locks as store
 from msgworker.store.candidates import newest
 from msgworker.store.locks import Undealt
-from msgworker.table import MessageTable, Tables
+from msgworker.table import MAX_LOCK, MessageTable, Tables
 
 log = logger("msgworker.coordination")
 POLL_SECONDS = 0.5

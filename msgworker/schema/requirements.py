@@ -228,7 +228,7 @@ def _triggers(live: Live) -> Iterator[Fault]:
         yield Fault("triggers", False, text)
 
 
-def highest_id(conn: Connection, key: sa.Column[Any]) -> int | None:
+def highest_id(conn: Connection, key: ColumnElement[Any]) -> int | None:
     """The highest id of the rows of a table."""
     found = conn.scalar(sa.select(sa.func.max(key)))
     return found if isinstance(found, int) else None
