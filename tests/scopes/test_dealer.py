@@ -149,13 +149,13 @@ def test_a_dealer_stands_by_for_as_long_as_it_is_told(app, wait):
 
 
 def test_a_dealer_that_was_stopped_deals_again(app, monkeypatch):
-    dealer, real = Dealer(app, ["asA"]), store.flags
+    dealer, real = Dealer(app, ["asA"]), store.flags_there
 
     def flags(*given):
         dealer.stop()
         return real(*given)
 
-    monkeypatch.setattr(store, "flags", flags)
+    monkeypatch.setattr(store, "flags_there", flags)
     for n in range(2):
         send(app, n)
         dealer.run(poll_seconds=0.05)
@@ -165,7 +165,7 @@ def test_a_dealer_that_was_stopped_deals_again(app, monkeypatch):
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 def test_a_dealer_that_waits_for_a_lock_ends_soon_after_its_stop(app, monkeypatch):
     monkeypatch.setattr(dealer_module, "STOP_SECONDS", 0.2)
-    dealer, asked, real = Dealer(app, ["asA"]), threading.Event(), store.flags
+    dealer, asked, real = Dealer(app, ["asA"]), threading.Event(), store.flags_there
 
     with app.engine.connect() as conn:
 
@@ -175,7 +175,7 @@ def test_a_dealer_that_waits_for_a_lock_ends_soon_after_its_stop(app, monkeypatc
                 asked.set()
             return real(*given)
 
-        monkeypatch.setattr(store, "flags", flags)
+        monkeypatch.setattr(store, "flags_there", flags)
         run = in_thread(dealer.run)
         assert asked.wait(60)
         dealer.stop()
@@ -197,7 +197,7 @@ def test_a_dealer_that_is_stopped_before_it_runs_says_so(app, caplog):
 @pytest.mark.long
 def test_a_dealer_waits_for_a_database_that_is_away(app, monkeypatch):
     dealer, asked = Dealer(app, ["asA"]), []
-    real = store.flags
+    real = store.flags_there
 
     def flags(*given):
         asked.append(1)
@@ -206,7 +206,7 @@ def test_a_dealer_waits_for_a_database_that_is_away(app, monkeypatch):
         dealer.stop()
         return real(*given)
 
-    monkeypatch.setattr(store, "flags", flags)
+    monkeypatch.setattr(store, "flags_there", flags)
     dealer.run()
     assert len(asked) == 4
 
