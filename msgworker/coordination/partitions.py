@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -407,10 +408,10 @@ class Member(Moving):
         """Renew the membership and the owned shards, or join again under another name. Returns
         whether it has just joined."""
         now = monotonic()
-        if self._member is not None and now - self._renewed_at >= 0.9 * self._beat:
+        # What is not live may still be ours, as with ZooKeeper behind a lost connection.
+        due = now - self._renewed_at >= 0.9 * self._beat
+        if self._member is not None and (due or not self._member.live()):
             self._renew(now)
-        if self._member is not None and not self._member.live():
-            self._forget()
         if self._member is not None:
             return False
         self.owner = new_owner(self.instance.instance_id())
@@ -449,6 +450,8 @@ class Member(Moving):
             self._member = None
         self.steady = False
         self._log("lost", list(lost), f"the lease of member {self.owner} was lost")
+        with suppress(LocksUnavailable):  # they may outlive that of the member
+            self.scope.locks.release_all([*lost.values()])
 
     def _give_up(self, target: Mapping[int, str]) -> None:
         """Release shards that move, when none of their messages is in flight or `drain_timeout` is

@@ -188,8 +188,8 @@ class Walker(Moving):
 
     def _stay(self, now: float) -> float:
         assert self._lease is not None
-        if not self._lease.live():
-            self._drop()
+        # What is not live may still be ours, as with ZooKeeper behind a lost connection.
+        if not self._lease.live() and not self._renewed(now):
             return 0.0
         if self._is_over(now):
             with self.lock:
@@ -198,12 +198,8 @@ class Walker(Moving):
                 lease, self._lease = self._lease, None
             self.scope.locks.release(lease)
             return 0.0
-        if now - self._renewed_at >= self._lease.ttl / 3:
-            if not self.scope.locks.renew(self._lease):
-                self.log.warning("segment %s is lost to us", self._segment)
-                self._drop()
-                return 0.0
-            self._renewed_at = now
+        if now - self._renewed_at >= self._lease.ttl / 3 and not self._renewed(now):
+            return 0.0
         return min(self._lease.ttl / 3, max(0.01, self._since + self.scope.hold - now))
 
     def _is_over(self, now: float) -> bool:
@@ -214,9 +210,15 @@ class Walker(Moving):
     def _is_empty(self, shards: Sequence[int], now: float) -> bool:
         return all(self._empty_until.get(shard, 0.0) > now for shard in shards)
 
-    def _drop(self) -> None:
+    def _renewed(self, now: float) -> bool:
+        assert self._lease is not None
+        if self.scope.locks.renew(self._lease):
+            self._renewed_at = now
+            return True
+        self.log.warning("segment %s is lost to us", self._segment)
         with self.lock:
             self._lease = None
+        return False
 
     def _go_on(self, now: float) -> float:
         """Move to the next segment that is free and has messages."""

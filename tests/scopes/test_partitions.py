@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import MessageTable
-from msgworker.coordination import Partitions, RedisLocks, Segments, round_robin
+from msgworker.coordination import Lease, Partitions, RedisLocks, Segments, round_robin
 from msgworker.coordination.partitions import columns, spans
 from msgworker.errors import ConfigError, LocksUnavailable
 from msgworker.instance.state import InstanceView
@@ -209,6 +209,30 @@ def test_a_member_whose_lease_is_lost_forgets_all_and_begins_under_another_name(
     until(lambda: not locks.held("msgworker_message:"), "and by that of the database")
     settle(a)
     assert a.owner != first
+    assert owned(a) == set(range(SHARDS))
+
+
+def test_leases_that_are_not_live_for_a_moment_are_kept(app, locks, monkeypatch):
+    """ZooKeeper's, while the connection is lost and the session goes on: nobody else can have them,
+    so a member that began under another name never got them again."""
+    a = member(app, Partitions(locks, shards=SHARDS))
+    settle(a)
+    first, away = a.owner, [False]
+    monkeypatch.setattr(Lease, "live", lambda self: away.pop() if away else True)
+    a.step()
+    assert not away
+    assert a.owner == first
+    assert owned(a) == set(range(SHARDS))
+
+
+def test_a_member_whose_name_is_taken_away_leaves_its_shards_to_others(app, locks):
+    """`msgworker locks --release`: ZooKeeper's stay as long as the session of the process."""
+    a = member(app, Partitions(locks, shards=SHARDS, ttl=30, heartbeat=0.01))
+    settle(a)
+    (name,) = (one for one in locks.held() if ":member:" in one.name)
+    locks.release(name)
+    until(lambda: a.step() is not None and a.owner not in name.name, "it has noticed")
+    settle(a)
     assert owned(a) == set(range(SHARDS))
 
 

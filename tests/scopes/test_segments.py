@@ -8,7 +8,7 @@ import threading
 import pytest
 from tenacity.wait import wait_fixed
 
-from msgworker.coordination import Segments
+from msgworker.coordination import Lease, Segments
 from msgworker.coordination.segments import Walker
 from msgworker.errors import ConfigError, LocksUnavailable
 from msgworker.instance.state import InstanceView
@@ -57,6 +57,17 @@ def test_a_worker_goes_on_to_the_next_segment_when_one_is_empty(app, locks):
     assert locks.holder("order:segment:0") is None
     one.step()
     assert shards(one) == [4, 5, 6, 7]
+
+
+def test_a_lease_that_is_not_live_for_a_moment_is_kept(app, locks, monkeypatch):
+    """As ZooKeeper's while the connection is lost: the lock stays, and could not be had again."""
+    one, _ = walker(app, Segments(locks, TWO))
+    one.step()
+    away = [False]
+    monkeypatch.setattr(Lease, "live", lambda self: away.pop() if away else True)
+    one.step()
+    assert not away
+    assert shards(one) == [0, 1, 2, 3]
 
 
 def test_an_empty_segment_is_left_alone_for_two_seconds_and_then_looked_at_again(app, locks):
