@@ -170,7 +170,7 @@ def test_a_cluster_of_redis_does_all_that_a_centre_does():
 
 
 @pytest.mark.xdist_group("redis")
-def test_redis_keeps_nothing_of_a_lock_for_ever(servers: Fleet) -> None:
+def test_redis_forgets_a_lock_in_the_end(servers: Fleet) -> None:
     """Each member of `Partitions` takes one under a name that is never used again."""
     try:
         place = Place("redis", servers.url("redis"))

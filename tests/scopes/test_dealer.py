@@ -85,7 +85,7 @@ def test_what_is_sent_while_it_deals_keeps_no_dealer_from_its_end(app, monkeypat
 
     def more_come(conn, t):
         looks[0] += 1
-        assert looks[0] < 20, "it goes on for ever"
+        assert looks[0] < 20, "it does not end"
         send(app, f"C-{looks[0]}")
         return undealt(conn, t)
 

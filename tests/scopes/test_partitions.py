@@ -213,7 +213,7 @@ def test_a_member_whose_lease_is_lost_forgets_all_and_begins_under_another_name(
 
 
 def test_leases_that_are_not_live_for_a_moment_are_kept(app, locks, monkeypatch):
-    """ZooKeeper's, while the connection is lost and the session goes on: nobody else can have them,
+    """ZooKeeper's, while the connection is lost and the session goes on: no other can have them,
     so a member that began under another name never got them again."""
     a = member(app, Partitions(locks, shards=SHARDS))
     settle(a)
