@@ -199,6 +199,7 @@ def serving(source: Source, host: str, port: int) -> Iterator[int]:
 KEEP_SECONDS = 10.0
 DEADLINE_SECONDS = 2.0
 STATUSES = (State.NEW, State.PROCESSING, State.FAILED, State.DEAD)
+FAILED = {State.FAILED, State.DEAD}
 DOWN: Snapshot = {(counting.UP.name, ()): 0.0}
 """The metrics while the database does not answer."""
 log = logger("msgworker.metrics")
@@ -265,10 +266,19 @@ class Looking(Renewed):
 
 def metrics_of(seen: Overview, known: Collection[str] = ()) -> Snapshot:
     """An overview as metrics. Beyond so many topics the others are one: the age of their oldest,
-    and the sum of their messages. known: topics that are there without a message, too."""
+    and the sum of their messages. known: topics that are there without a message, too. Where not
+    all messages of a state were counted, a topic of which none were seen has no number."""
     found: defaultdict[Key, float] = defaultdict(float, {(counting.UP.name, ()): 1.0})
     for life in ("live", "silent", "dead"):
         found[counting.LIVING.name, (life,)] = getattr(seen, life)
+    cut = {status for status in STATUSES if seen.count(status).more}
+    if cut & FAILED:  # they are counted together
+        cut |= FAILED
+
+    def add(metric: Metric, labels: tuple[str, ...], count: int, status: State) -> None:
+        if count or status not in cut:
+            found[metric.name, labels] += count
+
     there = {topic.topic for topic in seen.topics}
     empty = sorted(name for name in known if name not in there)[: max(0, MOST_TOPICS - len(there))]
     topics = [*seen.topics, *(TopicInfo(name, {}, None, 0) for name in empty)]
@@ -278,10 +288,10 @@ def metrics_of(seen: Overview, known: Collection[str] = ()) -> Snapshot:
             key = (counting.OLDEST.name, (name,))
             found[key] = max(found[key], topic.oldest_seconds)
         for status in STATUSES:
-            found[counting.TABLE.name, (name, str(status))] += topic.count(status).count
-        found[counting.UNKNOWN_DEAD.name, (name,)] += topic.unacknowledged.count
+            add(counting.TABLE, (name, str(status)), topic.count(status).count, status)
+        add(counting.UNKNOWN_DEAD, (name,), topic.unacknowledged.count, State.DEAD)
         for holds, count in (("object", topic.hold_objects), ("job", topic.hold_jobs)):
-            found[counting.HOLDING.name, (name, holds)] += count.count
+            add(counting.HOLDING, (name, holds), count.count, State.DEAD)
     return dict(found)
 
 

@@ -277,6 +277,30 @@ def test_what_is_known_is_there_at_0_before_anything_happens(sqlite_app):
     assert value(found, "msgworker_table_dead_holding", topic="t", holds="job") == 0
 
 
+@pytest.mark.parametrize(("status", "cut"), [("new", ["new"]), ("dead", ["failed", "dead"])])
+def test_a_topic_has_no_0_of_a_state_of_which_not_all_were_counted(
+    sqlite_app, monkeypatch, status, cut
+):
+    monkeypatch.setattr("msgworker.queries.counts.MOST", 2)
+    app = sqlite_app
+    with app.engine.begin() as conn:
+        app.send_many(conn, "first" if status == "new" else "last", [(1, None)])
+        app.send_many(conn, "many", [(1, None)] * 3)
+        app.send_many(conn, "last" if status == "new" else "first", [(1, None)])
+        if status == "dead":
+            conn.exec_driver_sql("UPDATE msgworker_message SET status = -1, error_try_times = 3")
+    for topic in ("many", "last", "none"):
+        app.add_handler(topic, lambda msg: None)
+    found = scraped(app, Counting(app))
+    name = "msgworker_table_messages"
+    assert value(found, name, topic="many", status=status) in (1, 2)
+    for topic in ("last", "none"):
+        told = {dict(of)["status"] for n, of in found if n == name and dict(of)["topic"] == topic}
+        assert told == {"new", "processing", "failed", "dead"} - set(cut)
+    unknown = "msgworker_table_dead_unacknowledged", (("topic", "last"),)
+    assert (unknown in found) == (status == "new")
+
+
 def test_what_runs_is_that_of_the_moment(sqlite_app):
     app, go = sqlite_app, threading.Event()
 
