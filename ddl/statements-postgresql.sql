@@ -581,9 +581,9 @@ WITH finished AS
 moved AS
 (UPDATE msgworker_message SET status=1, available_at=NULL, claimed_by=%(mw_me)s::VARCHAR,
     claimed_at=statement_timestamp() FROM finished WHERE finished.msg_id = %(mw_head)s::BIGINT AND
-    msgworker_message.msg_id = %(mw_next)s::BIGINT AND msgworker_message.status > -1 AND
-    msgworker_message.status < 1 AND (msgworker_message.available_at IS NULL OR msgworker_message.available_at
-    <= statement_timestamp()) RETURNING msgworker_message.msg_id AS msg_id)
+    msgworker_message.msg_id = %(mw_next)s::BIGINT AND msgworker_message.msg_id != finished.msg_id AND
+    msgworker_message.status > -1 AND msgworker_message.status < 1 AND (msgworker_message.available_at IS NULL
+    OR msgworker_message.available_at <= statement_timestamp()) RETURNING msgworker_message.msg_id AS msg_id)
  SELECT (SELECT moved.msg_id
 FROM moved) AS anon_1
 FROM finished;
@@ -613,9 +613,9 @@ WITH finished AS
 moved AS
 (UPDATE msgworker_message SET status=1, available_at=NULL, claimed_by=%(mw_me)s::VARCHAR,
     claimed_at=statement_timestamp() FROM finished WHERE finished.msg_id = %(mw_head)s::BIGINT AND
-    msgworker_message.msg_id = %(mw_next)s::BIGINT AND msgworker_message.status > -1 AND
-    msgworker_message.status < 1 AND (msgworker_message.available_at IS NULL OR msgworker_message.available_at
-    <= statement_timestamp()) RETURNING msgworker_message.msg_id AS msg_id)
+    msgworker_message.msg_id = %(mw_next)s::BIGINT AND msgworker_message.msg_id != finished.msg_id AND
+    msgworker_message.status > -1 AND msgworker_message.status < 1 AND (msgworker_message.available_at IS NULL
+    OR msgworker_message.available_at <= statement_timestamp()) RETURNING msgworker_message.msg_id AS msg_id)
  SELECT (SELECT moved.msg_id
 FROM moved) AS anon_1
 FROM finished;
@@ -718,9 +718,9 @@ WITH finished AS
 moved AS
 (UPDATE msgworker_message SET status=1, available_at=NULL, claimed_by=%(mw_me)s::VARCHAR,
     claimed_at=statement_timestamp() FROM finished WHERE finished.msg_id = %(mw_head)s::BIGINT AND
-    msgworker_message.msg_id = %(mw_next)s::BIGINT AND msgworker_message.status > -1 AND
-    msgworker_message.status < 1 AND (msgworker_message.available_at IS NULL OR msgworker_message.available_at
-    <= statement_timestamp()) RETURNING msgworker_message.msg_id AS msg_id)
+    msgworker_message.msg_id = %(mw_next)s::BIGINT AND msgworker_message.msg_id != finished.msg_id AND
+    msgworker_message.status > -1 AND msgworker_message.status < 1 AND (msgworker_message.available_at IS NULL
+    OR msgworker_message.available_at <= statement_timestamp()) RETURNING msgworker_message.msg_id AS msg_id)
  SELECT (SELECT moved.msg_id
 FROM moved) AS anon_1
 FROM finished;
@@ -733,9 +733,9 @@ WITH finished AS
 moved AS
 (UPDATE msgworker_message SET status=1, available_at=NULL, claimed_by=%(mw_me)s::VARCHAR,
     claimed_at=statement_timestamp() FROM finished WHERE finished.msg_id = %(mw_head)s::BIGINT AND
-    msgworker_message.msg_id = %(mw_next)s::BIGINT AND msgworker_message.status > -1 AND
-    msgworker_message.status < 1 AND (msgworker_message.available_at IS NULL OR msgworker_message.available_at
-    <= statement_timestamp()) RETURNING msgworker_message.msg_id AS msg_id)
+    msgworker_message.msg_id = %(mw_next)s::BIGINT AND msgworker_message.msg_id != finished.msg_id AND
+    msgworker_message.status > -1 AND msgworker_message.status < 1 AND (msgworker_message.available_at IS NULL
+    OR msgworker_message.available_at <= statement_timestamp()) RETURNING msgworker_message.msg_id AS msg_id)
  SELECT (SELECT moved.msg_id
 FROM moved) AS anon_1
 FROM finished;

@@ -352,9 +352,11 @@ def _finish_alone(t: Tables, deletes: bool) -> Any:
 def _move_alone(t: Tables, deletes: bool) -> Any:
     c, finished = t.cols(), _finish_alone(t, deletes).cte("finished")
     next_one = c.msg_id == bindparam("mw_next", type_=sa.BigInteger())
+    # Else SQLAlchemy warns of a product of two tables, though each gives one row.
+    another = c.msg_id != finished.c.msg_id
     moved = (
         sa.update(t.message)
-        .where(finished.c.msg_id == _HEAD, next_one, *may_follow(t, c))
+        .where(finished.c.msg_id == _HEAD, next_one, another, *may_follow(t, c))
         .values(flagged_values(t))
         .returning(c.msg_id.label("msg_id"))
         .cte("moved")

@@ -420,3 +420,13 @@ def test_a_topic_may_be_of_an_enumeration_of_the_database(postgresql):
     assert app.drain(linger=0).done == 5
     assert sorted(seen) == ["Mail", "Mail", "default", "default", "mail"]
     assert needed(app) == []
+
+
+def test_a_flag_moves_on_where_ids_are_decimals(postgresql):
+    """SQLAlchemy warned of a product of two tables."""
+    make_table(postgresql, msg_id="NUMERIC(18)")
+    app = App(postgresql.url, table=TABLE)
+    app.create_schema()
+    app.add_handler(None, lambda msg: None)
+    run(postgresql, "INSERT INTO tb (msg_id, object_id) VALUES (1, 'a'), (2, 'a'), (3, 'a')")
+    assert app.drain(threads=1, linger=0).done == 3
