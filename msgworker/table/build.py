@@ -544,6 +544,8 @@ def _column(
     options: dict[str, Any] = {}
     if role.name == "msg_id":
         options = {"primary_key": True, "autoincrement": True}
+        if isinstance(there, sa.types.NullType):  # of SQLite, for which SQLAlchemy counts no ids
+            options |= {"autoincrement": False, "nullable": True}
     elif role.default is not None:
         defaults = {"now": db.created_default(database, spec.time_zone), "0": sa.text("0")}
         default = defaults.get(role.default, role.default)

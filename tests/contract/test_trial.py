@@ -18,7 +18,7 @@ from tests.support.rows import Table, send
 from tests.support.tables import SEED, TABLE, foreign_table, insert, make_table
 
 STAYS_NULL = {
-    "sqlite": ("INT PRIMARY KEY", "BIGINT PRIMARY KEY", "INTEGER PRIMARY KEY DESC"),
+    "sqlite": ("INT PRIMARY KEY", "PRIMARY KEY", "BIGINT PRIMARY KEY", "INTEGER PRIMARY KEY DESC"),
     "postgresql": ("BIGINT UNIQUE", "NUMERIC(18) UNIQUE"),
     "mariadb": ("BIGINT UNIQUE", "INT UNSIGNED UNIQUE"),
 }
