@@ -301,7 +301,7 @@ class Partitions(Scope):
         members, owners = [], {}
         for lease in self.locks.held(prefix):
             kind, _, rest = lease.name.removeprefix(prefix).partition(":")
-            if kind == "member":
+            if kind == "member" and rest == lease.owner:  # else it is a lock of a program's own
                 members.append(rest)
             elif kind == "shard" and rest.isdecimal() and int(rest) < self.shards:
                 owners[int(rest)] = lease.owner

@@ -121,7 +121,7 @@ class RedisLocks(LockCentre):
         if any(ch in "{}" for ch in prefix) or not prefix:
             raise ConfigError(f"prefix must be a text without braces, got {prefix!r:.80}")
         self.client = client
-        self._error: type[Exception] = redis.RedisError
+        self._error = (redis.RedisError, redis.exceptions.RedisClusterException)
         self._lost = (redis.ConnectionError, redis.TimeoutError)
         self._prefix = f"{{{prefix}}}"
         self._scripts: dict[str, Any] = {
@@ -140,8 +140,11 @@ class RedisLocks(LockCentre):
         limits = {"socket_timeout": ANSWER_SECONDS, "socket_connect_timeout": ANSWER_SECONDS}
         try:
             client = redis.Redis.from_url(url, **limits)
-        except ValueError as error:
-            raise ConfigError(f"the url of Redis cannot be read: {error}") from None
+        except ValueError:  # whose text may hold a part of the password
+            raise ConfigError(
+                "the url of Redis cannot be read; it looks like redis://user:password@host:6379/0, "
+                "with a password that is percent-encoded"
+            ) from None
         made = cls(client, prefix=prefix)
         made._opened = True
         return made
@@ -241,6 +244,9 @@ def _text(value: Any) -> str:
 
 def _place(client: Any) -> str:
     """Where a client connects to, without its password."""
+    nodes = getattr(getattr(client, "nodes_manager", None), "startup_nodes", None)
+    if nodes:
+        return ",".join(sorted(nodes))
     pool = getattr(client, "connection_pool", None)
     setting: Callable[..., Any] = getattr(pool, "connection_kwargs", {}).get
     if setting("path"):

@@ -363,7 +363,8 @@ def read(
     layouts = [trait.text for trait in traits if trait.kind == "layout"]
     if spec.bare_name in inspector.get_view_names(schema=spec.schema):
         layouts.append("view")
-    parts = {trait.name: int(trait.text) for trait in traits if trait.kind == "part"}
+    parts = [trait for trait in traits if trait.kind == "part"]
+    by_hash = {part.name: int(part.text) for part in parts} if "hash" in layouts else None
     sql = db.printing(conn.dialect)
     return Live(
         spec=spec,
@@ -376,7 +377,7 @@ def read(
         triggers=_triggers_of(traits),
         fold=db.fold_of(database, traits),
         layouts=tuple(text for text in layouts if text not in ("hash", "strict")),
-        partitions=parts if "hash" in layouts else None,
+        partitions=by_hash,
         strict="strict" in layouts,
         error_codec=db.codec_of(database, traits, names.get("last_error", "")),
         policies=_policies_of(traits),

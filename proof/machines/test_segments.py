@@ -205,7 +205,7 @@ class Machine(RuleBasedStateMachine):
             self.lives.remove(life)
             self.finished(life)
             return 0.0
-        if walker._away:
+        if walker._away_since is not None:
             self.without_locks(life)
             return pause
         if after is not None and after is before and life.looking is None:
@@ -273,7 +273,7 @@ class Machine(RuleBasedStateMachine):
         life.looking = where
         if not where.exclusive:
             assert life.scope.on_outage == "unscoped"
-            assert life.walker._away
+            assert life.walker._away_since is not None
             return
         lease, now = life.walker._lease, self.local[0]
         assert lease is not None

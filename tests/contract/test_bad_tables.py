@@ -44,22 +44,24 @@ def test_tables_that_cannot_be(database, make_app, subtests):
 
 
 PARTITIONS = [
-    ("PRIMARY KEY", "HASH (msg_id)"),
-    ("", "RANGE (created_at)"),
-    ("", "LIST (status)"),
-    ("", "RANGE (object_id)"),
-    ("", "HASH (object_id, msg_id)"),
-    ("", "HASH (lower(object_id))"),
+    ("PRIMARY KEY", "HASH (msg_id)", "FOR VALUES WITH (MODULUS 1, REMAINDER 0)"),
+    ("", "RANGE (created_at)", "FOR VALUES FROM (MINVALUE) TO ('2020-01-01')"),
+    ("", "RANGE (created_at)", ""),
+    ("", "LIST (status)", "FOR VALUES IN (2)"),
+    ("", "RANGE (object_id)", "DEFAULT"),
+    ("", "HASH (object_id, msg_id)", "FOR VALUES WITH (MODULUS 1, REMAINDER 0)"),
+    ("", "HASH (lower(object_id))", "FOR VALUES WITH (MODULUS 1, REMAINDER 0)"),
 ]
 
 
 def test_a_table_with_partitions_of_another_kind(postgresql, subtests):
-    for number, (key, partitions) in enumerate(PARTITIONS):
+    for number, (key, partitions, part) in enumerate(PARTITIONS):
         name = f"parts{number}"
         run(
             postgresql,
             f"CREATE TABLE {name} (msg_id bigint {key}, object_id text, status int DEFAULT 0, "
             f"error_try_times int DEFAULT 0, created_at timestamptz) PARTITION BY {partitions}",
+            *([f"CREATE TABLE {name}a PARTITION OF {name} {part}"] if part else []),
         )
         app = App(postgresql.url, table=MessageTable(name))
         with subtests.test(partitions=partitions):

@@ -164,6 +164,10 @@ def test_a_cluster_of_redis_does_all_that_a_centre_does():
             assert [one.name for one in locks.held()] == ["a", "b", "c"]
             assert locks.release_all(taken) == taken
             assert locks.renew_all(taken) == []
+            assert f":{server.port})" in repr(locks)
+            server.kill()
+            with pytest.raises(LocksUnavailable):
+                locks.acquire("a", "me", 30)
             locks.client.close()
     except CannotHave as reason:
         pytest.skip(f"redis is not there: {reason}")

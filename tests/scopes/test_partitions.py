@@ -236,6 +236,13 @@ def test_a_member_whose_name_is_taken_away_leaves_its_shards_to_others(app, lock
     assert owned(a) == set(range(SHARDS))
 
 
+def test_a_lock_of_a_program_beside_those_of_the_members_gets_no_shard(app, locks):
+    assert locks.acquire("msgworker_message:member:42", "nightly", 30)
+    a = member(app, Partitions(locks, shards=SHARDS))
+    settle(a)
+    assert owned(a) == set(range(SHARDS))
+
+
 def test_more_members_than_shards_leave_some_idle_and_nothing_moves(app, locks):
     scope = Partitions(locks, shards=2)
     all_ = [member(app, scope) for _ in range(4)]
