@@ -369,7 +369,9 @@ def status(call: Call, dead_unacknowledged: bool) -> int:
     if len(paused) > PAUSED_SHOWN:
         click.echo(f"and {len(paused) - PAUSED_SHOWN:,} more paused jobs")
     if any(c.exact is not Exact.EXACT for c in counts):
-        note("a large table: + means at least, < at most, ~ is from the database's statistics")
+        note(
+            "a large table: + means at least, < means at most, ~ means an estimate from the database's statistics"
+        )
     if known.count:
         note(f"{known} of the dead messages are acknowledged, discarded or cancelled")
     for name, held, command in (("hold_objects", "object", "lanes"), ("hold_jobs", "job", "jobs")):

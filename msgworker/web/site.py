@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -478,7 +479,7 @@ def root_of(scope: Scope) -> str:
 def is_below(root: str, text: str) -> bool:
     """Whether a browser that is sent to this text stays below the root: "//host" and "/\\host" are
     of other sites, and ".." leads up."""
-    path = unquote(text.partition("?")[0])
+    path = unquote(re.split("[?#]", text, maxsplit=1)[0])
     inside = path.startswith(f"{root}/") and path[len(root) + 1 :][:1] not in ("/", "\\")
     plain = text.startswith("/") and text.isprintable() and "\\" not in text
     return inside and plain and not {".", ".."} & {*path.split("/")}

@@ -95,14 +95,15 @@ def test_a_lease_that_may_be_over_stops_new_items_and_counts_no_try(app_with, mo
 
     def act(n: int) -> None:
         ran(n)
+        assert worker.instance is not None
         if len(ran.items) == 30:
-            assert worker.instance is not None
             silent.set()
-            while not waiting.wait(0.02):  # a renewal that is under way would put it right
-                # As after a long silence.
-                trust_until(worker.instance.shared.identity, 0.0)
-        if waiting.is_set() and not trying.errors:
-            time.sleep(0.05)
+        while silent.is_set() and not trying.errors:
+            # As after a long silence; a renewal that was under way would put it right.
+            trust_until(worker.instance.shared.identity, 0.0)
+            if waiting.wait(0.02):
+                time.sleep(0.05)
+                break
 
     trying = Trying(app, lambda ctx: ctx.fan_out(act, range(200), threads=1))
     with app.worker(threads=1) as worker:

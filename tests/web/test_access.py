@@ -167,6 +167,7 @@ def test_a_form_that_comes_after_the_session_has_ended_leads_to_the_log_in(
         *("//evil.example", "/{}//evil.example", "/{}/%2fevil.example", "\\\\evil.example"),
         *("/{}/\\evil.example", "/{}/%5cevil.example", "/{}/%5Cevil.example", "/{}/..//evil"),
         *("/{}/../evil", "/{}/%2e%2E/evil", "/{}/.%2e/evil", "/{}/a/../../evil", "/{}x/evil"),
+        *("/{}/..#", "/{}/%2e%2e#x", "/{}/a/../..#?"),
         *("http://evil.example/{}/", "https:evil.example", "javascript:alert(1)", "%2f{}/a"),
         *("/{}/\t/evil.example", "\t//evil.example", " /{}/", "evil.example", "", "/{}/\r\nx: y"),
     ],

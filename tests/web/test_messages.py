@@ -310,6 +310,7 @@ def test_a_page_says_that_it_shows_a_part_of_a_payload(sqlite_app: App, visit: A
         assert (said in visit(sqlite_app).get(f"/messages/{found}").main) is is_part
         page = visit(sqlite_app, redact=["a"]).get(f"/messages/{found}").main
         assert ("it has more than 10,000 characters; not shown" in page) is is_part
+        assert said not in page
 
 
 def test_items_of_a_fan_out_are_listed_in_pages(sqlite_app: App, ann: Browser) -> None:

@@ -166,7 +166,7 @@ def test_a_topic_that_was_not_counted_has_a_page(
         monkeypatch.setattr(module, name, 500)
     page = ann.get("/topics")
     assert ("/topics/rare" in page.links, "may be missing" in page.main) == (False, True)
-    assert "No message of it is among those that were counted" in ann.get("/topics/rare").main
+    assert "None of its messages is among those that were counted" in ann.get("/topics/rare").main
     assert ann.client.get("/api/v1/topics").json()["complete"] is False
 
 

@@ -205,7 +205,9 @@ def test_groups_of_failures_are_exported_as_csv(sqlite_app: App, ann: Browser) -
 def test_a_csv_says_in_its_last_row_what_it_lacks(sqlite_app: App, ann: Browser) -> None:
     many_dead(sqlite_app, READ + 1)
     *_, last = ann.client.get("/failures.csv").text.splitlines()
-    assert last.startswith('"There are more failures: only the newest 5,000 were read')
+    assert last.startswith(
+        '"Not all failures are here: at most the 500 largest groups of the newest 5,000'
+    )
     assert last.count('","') == csv_of([]).count('","')
 
 

@@ -19,7 +19,7 @@ from msgworker.errors import ConfigError
 from msgworker.message import State, topic_of
 from msgworker.queries.counts import Overview
 from msgworker.queries.explain import Explanation, Reason
-from msgworker.queries.failures import Failures
+from msgworker.queries.failures import READ, Failures
 from msgworker.queries.lanes import BLOCKED, LaneInfo
 from msgworker.queries.messages import MessageInfo, acts
 from msgworker.store.audit import AuditEntry
@@ -205,6 +205,7 @@ async def message(site: Site, request: Request) -> dict[str, Any]:
         "most_tries": MOST_TRIES,
         "acts": acts(info, tables),
         "payload": seen,
+        "part_shown": info.payload_cut and not (redact.paths or redact.fn),
         "most_trace": MOST_TRACE,
     }
 
@@ -264,8 +265,11 @@ async def failures(site: Site, request: Request) -> dict[str, Any]:
 async def failures_csv(site: Site, request: Request) -> Response:
     _, found = await _groups(site, request, CSV_ROWS)
     headers = {"content-disposition": 'attachment; filename="failures.csv"'}
-    more = f"There are more failures: only the newest {found.looked_at:,} were read, and at most"
-    more = "" if found.complete else f"{more} {CSV_ROWS} groups of them are here, the largest."
+    more = (
+        f"Not all failures are here: at most the {CSV_ROWS} largest groups of the newest {READ:,} "
+        "failed messages."
+    )
+    more = "" if found.complete else more
     text = csv_of(found, site.without, more).encode("utf-8", "backslashreplace")
     return Response(text, media_type="text/csv; charset=utf-8", headers=headers)
 

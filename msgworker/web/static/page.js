@@ -119,7 +119,8 @@
   function looked(status) { // 200: it is renewed; 0: there was no answer, or none of ours
     const note = document.getElementById("stale");
     if (status === 200) asOf = new Date();
-    const text = status === 200 ? "" : "As of " + clock(asOf) + ": the dashboard " +
+    const day = asOf.toDateString() === new Date().toDateString() ? "" : asOf.toLocaleDateString() + " ";
+    const text = status === 200 ? "" : "As of " + day + clock(asOf) + ": the dashboard " +
       (status ? "answers with error " + status : "does not answer") + ". Load the page again if this stays.";
     if (note.textContent !== text) note.textContent = text; // else it would be read out again
     note.hidden = !text;
