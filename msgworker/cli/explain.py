@@ -370,7 +370,8 @@ def status(call: Call, dead_unacknowledged: bool) -> int:
         click.echo(f"and {len(paused) - PAUSED_SHOWN:,} more paused jobs")
     if any(c.exact is not Exact.EXACT for c in counts):
         note(
-            "a large table: + means at least, < means at most, ~ means an estimate from the database's statistics"
+            "a large table: + means at least, < means at most, ~ means an estimate from the "
+            "database's statistics"
         )
     if known.count:
         note(f"{known} of the dead messages are acknowledged, discarded or cancelled")

@@ -104,9 +104,13 @@ class Moving:
         """One step; returns the pause in seconds, None = end."""
         raise NotImplementedError
 
+    def has_lease(self) -> bool:
+        """Whether it may look somewhere under a lease."""
+        raise NotImplementedError
+
     def away(self) -> float:
         since = self._away_since
-        return 0.0 if since is None else monotonic() - since
+        return 0.0 if since is None or self.has_lease() else monotonic() - since
 
     def outage(self, error: Exception | None) -> None:
         """Called at the first failure to reach the centre, and at its end (None)."""
@@ -348,6 +352,10 @@ class Member(Moving):
         if self._values[0] != (mine, self.others):
             self._values = ((mine, self.others), self.columns(mine, self.scope.shards))
         return Slice("shard", self._values[1])
+
+    def has_lease(self) -> bool:
+        with self.lock:
+            return bool(self._mine())
 
     def _mine(self) -> list[int]:
         return [n for n, one in self._held.items() if n not in self._draining and one.live()]

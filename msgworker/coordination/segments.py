@@ -169,6 +169,10 @@ class Walker(Moving):
 
     # ------------------------------------------------------------ one step
 
+    def has_lease(self) -> bool:
+        lease = self._lease
+        return lease is not None and lease.live()
+
     def away(self) -> float:
         return 0.0 if self._unscoped else super().away()
 

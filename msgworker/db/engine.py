@@ -217,7 +217,8 @@ def _ours(engine: sa.Engine, given: bool) -> sa.Engine:
     else:
         engine.update_execution_options(**options)
     database.prepare(engine, given=given)
-    event.listen(engine, "handle_error", _note_rollback)
+    if not database.one_writer:  # else a deadlock, or a lost connection, is of no transaction
+        event.listen(engine, "handle_error", _note_rollback)
     return engine
 
 

@@ -30,6 +30,7 @@ from msgworker.db.database import (
     default_of,
     own_dialect,
 )
+from msgworker.db.servers import ROLLED_BACK
 from msgworker.errors import ConfigError, HandlerMisuse
 from msgworker.logs import logger
 from msgworker.payload import BEGINNING
@@ -354,18 +355,28 @@ def _begin_immediate(conn: sa.Connection) -> None:
                 "for itself: write with ctx.connection or ctx.session"
             )
         _take_write_lock(conn, raw)
+        begun = True
+    vars(conn)[_BEGUN] = begun
+
+
+_BEGUN = "msgworker_begun"
+"""On our connections: whether a transaction of SQLite is open where one of SQLAlchemy is."""
 
 
 def _end_with_transaction(context: Any) -> None:
     # Some errors (a full disk, an interrupted write, ids that are used up) end the whole
     # transaction, and SQLite begins no other: what follows would commit statement by statement.
+    # So another one is begun, as MySQL does, and who swallows the error is told: `rolled_back`.
     conn = context.connection
     if conn is None or conn.invalidated or not conn.in_transaction():
         return
-    raw = conn.connection.driver_connection
-    autocommits = conn.get_execution_options().get("isolation_level") == "AUTOCOMMIT"
-    if not autocommits and not getattr(raw, "in_transaction", True):
-        context.is_disconnect, context.invalidate_pool_on_disconnect = True, False
+    if not vars(conn).get(_BEGUN):
+        return
+    raw = conn.connection.dbapi_connection
+    with suppress(Exception):  # it is closed
+        if not getattr(raw, "in_transaction", True):
+            raw.execute("BEGIN")
+            vars(conn)[ROLLED_BACK] = context.sqlalchemy_exception
 
 
 _lent = threading.local()

@@ -517,7 +517,7 @@ def column_limits(live: Live) -> tuple[db.ColumnLimit, ...]:
         if column is None or column.generated:
             continue
         charset = live.charsets.get(column.name, "")
-        limit = db.column_limit(live.database, role, column.kind, charset)
+        limit = db.column_limit(live.database, role, db.exact(column.kind), charset)
         if limit is None:
             continue
         most *= 4 if limit.unit == "bytes" else 1

@@ -179,3 +179,31 @@ def test_a_second_transaction_within_the_one_that_may_write_is_refused_at_once(
     assert time.monotonic() - begun < 30
     (dead,) = (info for info in app.ops.find() if info.topic == "t")
     assert "would wait for itself: write with ctx.connection" in dead.last_error
+
+
+@pytest.mark.parametrize("level", [None, "AUTOCOMMIT"])
+def test_an_app_changes_nothing_of_what_errors_do_to_a_program_s_own_connections(tmp_path, level):
+    options = {} if level is None else {"isolation_level": level}
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/own.db", **options)
+    App(engine).create_schema()
+    with engine.connect() as conn:
+        with pytest.raises(sa.exc.OperationalError) as error:
+            conn.exec_driver_sql("SELECT * FROM nothing")
+        assert not error.value.connection_invalidated
+        assert conn.scalar(sa.text("SELECT 1")) == 1
+
+
+def test_an_error_that_ends_the_transaction_leaves_one_open(tmp_path):
+    """What follows would be committed statement by statement."""
+    app = App(f"sqlite:///{tmp_path}/own.db")
+    app.create_schema()
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql("CREATE TABLE t (x INTEGER UNIQUE ON CONFLICT ROLLBACK)")
+        conn.exec_driver_sql("INSERT INTO t VALUES (1)")
+    with app.engine.connect() as conn, conn.begin() as begun:
+        with pytest.raises(sa.exc.IntegrityError):
+            conn.exec_driver_sql("INSERT INTO t VALUES (1)")
+        conn.exec_driver_sql("INSERT INTO t VALUES (2)")
+        begun.rollback()
+    with app.engine.connect() as conn:
+        assert conn.exec_driver_sql("SELECT x FROM t").scalars().all() == [1]
