@@ -156,7 +156,9 @@ def test_what_a_transactional_handler_leaves_harms_its_own_message_at_most(
     fewest = {(2, 0), (2, 1)} if what == "shadow" and how != "alone" else {(2, 0)}
     assert {row[1:] for row in rows if row[0] != msg_id} <= fewest
     ((status, tries),) = [row[1:] for row in rows if row[0] == msg_id]
-    assert (status, tries) in ((2, 0), (-1, 3))
+    # Whether a statement takes as long as the limit, a millisecond, differs from try to try.
+    lucky = {(2, 1), (2, 2)} if what == "limit" else set()
+    assert (status, tries) in {(2, 0), (-1, 3)} | lucky
     assert count <= 2 * 3  # twice in a try at most: with others, and alone
     assert all(count <= 4 for count in starts.values())
 
