@@ -83,7 +83,7 @@ class Shared:
         if kind is None:
             facts = frozenset(
                 (name, value)
-                for name, value in vars(dialect).items()
+                for name, value in vars(dialect).copy().items()  # another thread may add to it
                 if (isinstance(value, PLAIN) or name.endswith("serializer"))
                 and name not in OF_ONE_DATABASE
             )
