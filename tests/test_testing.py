@@ -392,6 +392,25 @@ def test_a_fresh_database_on_a_server_is_refused_where_none_can_be_made() -> Non
         assert "secret" not in str(refused.value)
 
 
+LEDGER = sa.Table("ledger", sa.MetaData(), sa.Column("n", sa.Integer))
+
+
+async def book(msg: Message, ctx: AsyncContext) -> None:
+    await ctx.connection.execute(LEDGER.insert().values(n=1))
+
+
+def assert_books(app: App, database: Database) -> None:
+    """Its transactional async handler is called when its message is due, and commits."""
+    LEDGER.create(app.engine)
+    with app.engine.begin() as conn:
+        app.send(conn, "t", delay=60)
+    assert drain(app).done == 0
+    database.clock.advance(100)
+    assert drain(app).done == 1
+    with app.engine.begin() as conn:
+        assert conn.scalars(sa.select(LEDGER.c.n)).all() == [1]
+
+
 def test_a_transactional_async_handler_runs_by_an_async_engine_on_the_test_s_database(
     msgworker_db: Database,
 ) -> None:
@@ -401,20 +420,8 @@ def test_a_transactional_async_handler_runs_by_an_async_engine_on_the_test_s_dat
     own = App(create_async_engine(url))
     msgworker_db.clock.attach(own.engine)
     own.create_schema()
-    ledger = sa.Table("ledger", sa.MetaData(), sa.Column("n", sa.Integer))
-    ledger.create(own.engine)
-
-    @own.handler("t", transactional=True)
-    async def book(msg: Message, ctx: AsyncContext) -> None:
-        await ctx.connection.execute(ledger.insert().values(n=1))
-
-    with own.engine.begin() as conn:
-        own.send(conn, "t", delay=60)
-    assert drain(own).done == 0
-    msgworker_db.clock.advance(100)
-    assert drain(own).done == 1
-    with own.engine.begin() as conn:
-        assert conn.scalars(sa.select(ledger.c.n)).all() == [1]
+    own.add_handler("t", book, transactional=True)
+    assert_books(own, msgworker_db)
 
 
 @pytest.mark.parametrize("where", ["plain", "batch", "item", "transactional"])
@@ -466,18 +473,5 @@ def test_async_handlers_of_another_app_have_transactions_on_the_test_s_database(
     from sqlalchemy.ext.asyncio import create_async_engine
 
     theirs = App(create_async_engine("postgresql+psycopg://nobody@localhost:1/none"))
-    ledger = sa.Table("ledger", sa.MetaData(), sa.Column("n", sa.Integer))
-
-    @theirs.handler("t", transactional=True)
-    async def book(msg: Message, ctx: AsyncContext) -> None:
-        await ctx.connection.execute(ledger.insert().values(n=1))
-
-    ours = msgworker_db.app(theirs)
-    ledger.create(ours.engine)
-    with ours.engine.begin() as conn:
-        ours.send(conn, "t", delay=60)
-    assert drain(ours).done == 0
-    msgworker_db.clock.advance(100)
-    assert drain(ours).done == 1
-    with ours.engine.begin() as conn:
-        assert conn.scalars(sa.select(ledger.c.n)).all() == [1]
+    theirs.add_handler("t", book, transactional=True)
+    assert_books(msgworker_db.app(theirs), msgworker_db)

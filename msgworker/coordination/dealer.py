@@ -207,9 +207,7 @@ class Dealer:
         """The instance types that take part; take back messages of others."""
         with connecting(self._app.engine) as conn:
             live = instances.served(conn, t)
-            members = [one for one in self.instance_types if one in live] or list(
-                self.instance_types
-            )
+            members = [one for one in self.instance_types if one in live] or [*self.instance_types]
             new = any(kind not in self._dealt for kind in members)
             counts = store.flags(conn, t) if new else {}
             there = store.flags_there(conn, t)

@@ -104,13 +104,13 @@ class Moving:
         """One step; returns the pause in seconds, None = end."""
         raise NotImplementedError
 
-    def has_lease(self) -> bool:
-        """Whether it may look somewhere under a lease."""
+    def may_look(self) -> bool:
+        """Whether there is a place where it may look now."""
         raise NotImplementedError
 
     def away(self) -> float:
         since = self._away_since
-        return 0.0 if since is None or self.has_lease() else monotonic() - since
+        return 0.0 if since is None or self.may_look() else monotonic() - since
 
     def outage(self, error: Exception | None) -> None:
         """Called at the first failure to reach the centre, and at its end (None)."""
@@ -289,9 +289,9 @@ class Partitions(Scope):
         kept = instance.tables.spec.shards
         if self.shards > kept:
             instance.log.warning(
-                "scope: App.send writes the shards 0 to %d (MessageTable(shards=%d)): of the %d of "
-                "%r only members of these get its messages; take as many, or fewer",
-                *(kept - 1, kept, self.shards, self),
+                "scope: %r has more shards than the table: App.send writes the shards 0 to %d, so "
+                "who owns others gets none of its messages; take %d, or fewer",
+                *(self, kept - 1, kept),
             )
         return Member(self, instance)
 
@@ -353,7 +353,7 @@ class Member(Moving):
             self._values = ((mine, self.others), self.columns(mine, self.scope.shards))
         return Slice("shard", self._values[1])
 
-    def has_lease(self) -> bool:
+    def may_look(self) -> bool:
         with self.lock:
             return bool(self._mine())
 

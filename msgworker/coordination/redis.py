@@ -22,8 +22,8 @@ ANSWER_SECONDS = 5.0
 FREED_MS = 60_000
 """How long a release can be sent again after a lost reply."""
 TOKEN_MS = 86_400_000
-"""How long the token of a lock is kept after its lease: those of members, each with a name of its
-own, would never go. A later token is higher by the clock of Redis."""
+"""How long the token of a lock is kept, beside its ttl, from when it was given: those of members,
+each with a name of its own, would never go. A later token is higher by the clock of Redis."""
 
 # The value of a lock: token:claim id:held since:owner. Redis runs a script atomically; a client
 # that repeats one after a lost reply finds its own claim id.

@@ -169,12 +169,9 @@ class Walker(Moving):
 
     # ------------------------------------------------------------ one step
 
-    def has_lease(self) -> bool:
+    def may_look(self) -> bool:
         lease = self._lease
-        return lease is not None and lease.live()
-
-    def away(self) -> float:
-        return 0.0 if self._unscoped else super().away()
+        return self._unscoped or (lease is not None and lease.live())
 
     def outage(self, error: Exception | None) -> None:
         self._unscoped = error is not None and self.scope.on_outage == "unscoped"

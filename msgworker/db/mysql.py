@@ -419,10 +419,10 @@ class MySQL(Database):
         "MEDIUMTEXT": 16_777_215,
         "MEDIUMBLOB": 16_777_215,
     }
-    codecs = {"latin1": "cp1252", **dict.fromkeys(("utf8mb3", "utf8", "ucs2"), "utf8mb3")} | {
-        name: name for name in ("gbk", "gb2312", "cp1250", "cp1251", "cp1256", "cp1257")
+    codecs = {"latin1": "cp1252", "big5": "cp950"} | {
+        **dict.fromkeys(("utf8mb3", "utf8", "ucs2"), "utf8mb3"),
+        **{name: name for name in ("gbk", "gb2312", "cp1250", "cp1251", "cp1256", "cp1257")},
     }
-    codecs["big5"] = "cp950"
     holders = (
         "SELECT concat('foreign key ', constraint_name, ' of ', table_name) "
         "FROM information_schema.key_column_usage WHERE referenced_table_name IS NOT NULL AND ("

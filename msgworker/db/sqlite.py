@@ -277,7 +277,7 @@ class SQLite(Database):
                 f"SQLite {'.'.join(map(str, found))} is too old; 3.38 or later is needed"
             )
         event.listen(engine, "begin", _begin_immediate)
-        event.listen(engine, "handle_error", _end_with_transaction)
+        event.listen(engine, "handle_error", _begin_again)
         if not given:
             engine.dialect.statement_compiler = HintingCompiler
 
@@ -363,14 +363,12 @@ _BEGUN = "msgworker_begun"
 """On our connections: whether a transaction of SQLite is open where one of SQLAlchemy is."""
 
 
-def _end_with_transaction(context: Any) -> None:
+def _begin_again(context: Any) -> None:
     # Some errors (a full disk, an interrupted write, ids that are used up) end the whole
     # transaction, and SQLite begins no other: what follows would commit statement by statement.
-    # So another one is begun, as MySQL does, and who swallows the error is told: `rolled_back`.
+    # So another one is begun, as MySQL does; user code that hides the error: see `rolled_back`.
     conn = context.connection
-    if conn is None or conn.invalidated or not conn.in_transaction():
-        return
-    if not vars(conn).get(_BEGUN):
+    if conn is None or conn.invalidated or not (conn.in_transaction() and vars(conn).get(_BEGUN)):
         return
     raw = conn.connection.dbapi_connection
     with suppress(Exception):  # it is closed

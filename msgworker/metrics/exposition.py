@@ -255,8 +255,9 @@ class Looking(Renewed):
             self._failed = False
         except Exception as error:
             self._warn(reason_of(error))
-        self._until = self._clock() + KEEP_SECONDS
-        made.set_result(found)
+        finally:  # who waits for it gets an answer
+            self._until = self._clock() + KEEP_SECONDS
+            made.set_result(found)
 
     def _warn(self, why: str) -> None:
         if not self._failed:

@@ -93,10 +93,10 @@ class KnownTables:
         tables = self.read(seconds)
         if time.monotonic() - self._hooks_read_at < age:
             return tables
-        self._hooks_read_at = time.monotonic()
         with db.reading(self._engine, seconds) as conn:
             now = describe.hooks_now(conn, tables)
             now["own_policies"] = db.policies_of(conn, own_tables(tables, Need.RUN))
+        self._hooks_read_at = time.monotonic()
         if any(getattr(tables, name) != value for name, value in now.items()):
             self._tables, self._fit = None, False
         return self.read(seconds)

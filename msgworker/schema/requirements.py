@@ -318,8 +318,9 @@ def _send(conn: Connection, t: Tables, live: Live) -> _Sent:
     if describe.unfilled(live):
         raise _Refused("columns that it does not fill")  # which another check says
     ids = t.cols().msg_id
-    if live.database.one_writer and highest_id(conn, ids) == MAX_ID:  # its error would end SQLite's
-        raise _Untried(f"there is no higher {ids.name} than that of its last row")  # transaction
+    if live.database.one_writer and highest_id(conn, ids) == MAX_ID:
+        # SQLite says that its disk is full, and ends the transaction with its savepoints.
+        raise _Untried(f"there is no higher {ids.name} than that of its last row")
     last: Exception | None = None
     for object_id in (_an_object(t), None):
         for _ in range(ATTEMPTS):

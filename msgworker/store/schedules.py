@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -19,6 +19,7 @@ from msgworker.counted import plural
 from msgworker.db import instant_text, kind_of, now, read_instant, real_instant, same_text
 from msgworker.errors import ConfigError, DuplicateMessage, PayloadError, SchemaError
 from msgworker.message import DEFAULT_TOPIC, State, Status
+from msgworker.schedules import Schedule
 from msgworker.store.bounded import object_of
 from msgworker.store.change import cancel_or_request, lock
 from msgworker.store.send import (
@@ -69,21 +70,6 @@ class Stored:
         """The unique key of its messages, by which one is found that has not ended; None where they
         may overlap."""
         return None if self.overlap == "allow" else key_of(self.name)
-
-
-class Sends(Protocol):
-    """What a schedule sends, as it is declared or stored."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def topic(self) -> str: ...
-    @property
-    def object_id(self) -> str | None: ...
-    @property
-    def payload(self) -> str | None: ...
-    @property
-    def overlap(self) -> str: ...
 
 
 def key_of(name: str) -> str:
@@ -285,7 +271,7 @@ def _as_seen(t: Tables, seen: Stored) -> list[sa.ColumnElement[bool]]:
     return [c.table_name == t.label, c.name == seen.name, c.version == seen.version]
 
 
-def rows_of(t: Tables, of: Sends, ticks: Sequence[datetime]) -> list[dict[str, Any]]:
+def rows_of(t: Tables, of: Schedule | Stored, ticks: Sequence[datetime]) -> list[dict[str, Any]]:
     """A row for each tick, for `fire`. Raises SchemaError, ConfigError or PayloadError if the
     message table does not take such messages."""
     if t.unfilled:

@@ -39,6 +39,10 @@ class Redaction:
     paths: tuple[tuple[str, ...], ...] = ()
     fn: Callable[[Any], Any] | None = None
 
+    def __bool__(self) -> bool:
+        """Whether anything is hidden."""
+        return bool(self.paths) or self.fn is not None
+
     @classmethod
     def of(cls, given: Hiding) -> Redaction:
         """From the setting; raises ConfigError."""
@@ -111,7 +115,7 @@ def payload(value: Any, redaction: Redaction, *, is_part: bool = False) -> str:
         read = decode_exactly(value) if isinstance(value, str | bytes) else value
         text = written(redaction(read), indent=True, default=str)
     except (PayloadError, ValueError, RecursionError):  # no JSON, or nested too deeply
-        if redaction.paths or redaction.fn is not None:
+        if redaction:
             size = f"{len(value):,} characters" if isinstance(value, str | bytes) else ""
             why = f"it cannot be read as JSON{', ' if size else ''}{size}"
             why = f"it has more than {size}" if is_part else why

@@ -205,7 +205,7 @@ async def message(site: Site, request: Request) -> dict[str, Any]:
         "most_tries": MOST_TRIES,
         "acts": acts(info, tables),
         "payload": seen,
-        "part_shown": info.payload_cut and not (redact.paths or redact.fn),
+        "part_shown": info.payload_cut and not redact,
         "most_trace": MOST_TRACE,
     }
 
@@ -265,12 +265,13 @@ async def failures(site: Site, request: Request) -> dict[str, Any]:
 async def failures_csv(site: Site, request: Request) -> Response:
     _, found = await _groups(site, request, CSV_ROWS)
     headers = {"content-disposition": 'attachment; filename="failures.csv"'}
-    more = (
+    lacks = (
         f"Not all failures are here: at most the {CSV_ROWS} largest groups of the newest {READ:,} "
         "failed messages."
     )
-    more = "" if found.complete else more
-    text = csv_of(found, site.without, more).encode("utf-8", "backslashreplace")
+    text = csv_of(found, site.without, "" if found.complete else lacks).encode(
+        "utf-8", "backslashreplace"
+    )
     return Response(text, media_type="text/csv; charset=utf-8", headers=headers)
 
 
