@@ -23,7 +23,8 @@ from proof.oracle import driver, standins
 from tests.servers import session
 
 PATH = Path(__file__).parent / "counts.json"
-TOLERANCE = 1.5
+TOLERANCE = 2.0
+"""A busy machine makes smaller batches; what this guards against is a statement per message."""
 AIM = 2.0
 """Times the round trips of PostgreSQL."""
 _SENT_AT_ONCE = 500

@@ -178,13 +178,14 @@ def test_an_error_in_the_block_stops_the_worker_and_comes_out(app, table):
 
 @pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
 def test_a_block_that_is_cancelled_stops_in_order(app, table, again):
-    started, ended = threading.Event(), []
+    started, go, ended = threading.Event(), threading.Event(), []
 
     @app.handler("t")
     async def handle(msg: Message) -> None:
         started.set()
         try:
-            await asyncio.sleep(60 if again else 0.5)
+            while not go.is_set():
+                await asyncio.sleep(0.01)
         except asyncio.CancelledError:
             ended.append("cancelled")
             raise
@@ -203,6 +204,8 @@ def test_a_block_that_is_cancelled_stops_in_order(app, table, again):
         assert not task.done()
         if again:  # the grace time is over
             task.cancel()
+        else:
+            go.set()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert task.cancelled()
