@@ -76,6 +76,7 @@ def _discard(t: Tables) -> Action:
         chosen=(*unfinished, State.DEAD) if t.spec.on_dead == "block" else unfinished,
         chooses_given_up=False,
         change=_give_up,
+        why={**WHY, State.DONE: Why.ENDED},
         given_up=False,
     )
 

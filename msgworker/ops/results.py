@@ -103,6 +103,7 @@ class Why(enum.StrEnum):
         "has neither a claimed_at nor a created_at, so its age is unknown",
         "--any-age (any_age=True) gives it back, if no consumer works on it",
     )
+    ENDED = "done already", "is done: it is too late to discard it"
     TOO_LATE = "too late", "has ended already: it is too late to cancel it"
     FOREIGN = (
         "flagged by a foreign consumer",

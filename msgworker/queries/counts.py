@@ -74,8 +74,10 @@ class Count:
 
     @property
     def of_all(self) -> bool:
-        """Whether it is of all topics together: the done ones of a large table."""
-        return self.status is State.DONE and self.exact is not Exact.EXACT
+        """Whether it is of all topics together: the done ones of a large table, or 0 of a state of
+        which not all rows were looked at."""
+        of_done = self.status is State.DONE and self.exact is not Exact.EXACT
+        return of_done or not self.count
 
 
 def counts(conn: Connection, t: Tables, *, most: int = EXACT_UP_TO) -> list[Count]:
@@ -83,7 +85,7 @@ def counts(conn: Connection, t: Tables, *, most: int = EXACT_UP_TO) -> list[Coun
 
     The DONE of a large table has no topic: it is an estimate from statistics for all topics, of all
     messages but those that were counted. So it is "at most" where one of the other states was cut,
-    and at least 0 without statistics.
+    and at least 0 without statistics. Nor have new ones a topic of which none was found so far.
     """
     t = jobs.readable(conn, t)
     c = t.cols()
@@ -105,6 +107,8 @@ def counts(conn: Connection, t: Tables, *, most: int = EXACT_UP_TO) -> list[Coun
             some = list(_grouped(conn, t, part))
             cut |= is_cut or sum(one.count for one in some) >= most
             found += some
+        if cut and not found:
+            found = [Count(State.NEW, None, 0, None)]
         rows += _merged(found, Exact.AT_LEAST if cut else Exact.EXACT)
         some_cut |= cut
     total = None if t.where else db.row_estimate(conn, t.message)
@@ -250,11 +254,12 @@ NEWEST = 1_000
 class TopicInfo:
     """A topic: how many of its messages are in each state, and what holds it back.
 
-    counts: of the states in which messages of it were found. unacknowledged: of the dead ones,
-    those that no operator has acknowledged, discarded or cancelled. hold_objects, hold_jobs: those
-    that hold up their object, or a job, acknowledged or not. oldest_seconds: the age of the
-    oldest one that is new; None if there is none, or its age is not known. handlers: live instances
-    that have a handler for it. paused, limit: None if it is not.
+    counts: of the states in which messages of it were found; at least 0 of those that were not
+    counted to their end. unacknowledged: of the dead ones, those that no operator has acknowledged,
+    discarded or cancelled. hold_objects, hold_jobs: those that hold up their object, or a job,
+    acknowledged or not. oldest_seconds: the age of the oldest one that is new; None if there is
+    none, or its age is not known. handlers: live instances that have a handler for it. paused,
+    limit: None if it is not.
     """
 
     topic: str
@@ -316,8 +321,11 @@ def total(
     return sum(numbers, NONE)
 
 
-def _facts_of(rows: Sequence[Count]) -> dict[str, Any]:
-    """What counts say of all of their messages, as fields of `TopicInfo` and `Overview`."""
+def _facts_of(rows: Sequence[Count], of_all: Sequence[Count] = ()) -> dict[str, Any]:
+    """What counts say of all of their messages, as fields of `TopicInfo` and `Overview`. of_all:
+    those of all topics; any topic may have more of a state that is cut there."""
+    cut = [one for one in of_all if one.exact is Exact.AT_LEAST]
+    rows = [*rows, *(Count(one.status, None, 0, None, one.exact) for one in cut)]
     words = dict.fromkeys(one.status for one in rows)
     ages = (one.oldest_seconds for one in rows if one.status is State.NEW)
     return {
@@ -339,7 +347,7 @@ def overview(conn: Connection, t: Tables) -> Overview:
             of_topic[topic_of(one.topic)].append(one)
     return Overview(
         read_at=db.instant_ago(conn),
-        topics=_topics(conn, t, who, of_topic),
+        topics=_topics(conn, t, who, rows, of_topic),
         live=sum(one.life is Life.LIVE for one in who),
         silent=sum(one.silent for one in who),
         dead=sum(one.life in (Life.DEAD, Life.TAKEN_OVER, Life.NO_LEASE) for one in who),
@@ -349,7 +357,11 @@ def overview(conn: Connection, t: Tables) -> Overview:
 
 
 def _topics(
-    conn: Connection, t: Tables, who: list[InstanceInfo], counted: Mapping[str, Sequence[Count]]
+    conn: Connection,
+    t: Tables,
+    who: list[InstanceInfo],
+    of_all: Sequence[Count],
+    counted: Mapping[str, Sequence[Count]],
 ) -> tuple[TopicInfo, ...]:
     paused = {one.topic: one for one in controls.pauses(conn, t)}
     limit = {one.topic: one for one in topics(conn, t)}
@@ -360,7 +372,7 @@ def _topics(
             handlers=sum(one.handles(name) for one in who),
             paused=paused.get(name),
             limit=limit.get(name),
-            **_facts_of(counted.get(name, ())),
+            **_facts_of(counted.get(name, ()), of_all),
         )
         for name in sorted({*counted, *paused, *limit, *handled, *_newest(conn, t)})
     )

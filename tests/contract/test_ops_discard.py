@@ -16,7 +16,7 @@ def test_discard(app, table):
     failed = put(app, ("e", FAILED), tries=1)
     done = app.ops.discard([*ids, *failed, 99], reason="twin of 7", actor="alice")
     assert (done.changed, done.skipped) == (3, 3)
-    assert {s.why for s in done.skips} == {Why.RUNNING, Why.DONE, Why.NOT_THERE}
+    assert {s.why for s in done.skips} == {Why.RUNNING, Why.ENDED, Why.NOT_THERE}
     assert table.rows("status", "error_try_times") == [(-1, 3), (1, 0), (2, 0), (-1, 3), (-1, 3)]
     assert table.column("last_error")[0] == "discarded by alice: twin of 7"
     assert table.column("finished_at")[0] is not None

@@ -107,6 +107,17 @@ def test_what_is_done_is_at_least_0_where_no_statistics_tell_it(app, monkeypatch
     }
 
 
+def test_new_ones_behind_all_that_was_looked_at_are_at_least_0(app, monkeypatch):
+    """Where no index has new ones by age: behind a failed one and many that are done."""
+    first, *_ = put(app, ("a", NEW), *[(None, DONE)] * 9, ("z", NEW))
+    edit(app, first, status=-1, error_try_times=1)
+    monkeypatch.setattr(bounded, "SCAN", 3)
+    with app.engine.connect() as conn:
+        found = counts.counts(conn, app.tables, most=5)
+    assert str(counts.total(found, State.NEW)) in ("1", "0+")
+    assert all(one.of_all for one in found if not one.count)
+
+
 def test_delayed_messages_are_counted_and_listed(app, table):
     late = send(app, "a", delay=3600)
     soon = send(app, "b")

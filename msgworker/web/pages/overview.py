@@ -274,12 +274,11 @@ STATES = (State.NEW, State.PROCESSING, State.FAILED, State.DEAD)
 
 
 def counts(one: TopicInfo, found: Overview, *more: State) -> list[tuple[State, Capped]]:
-    """How many of its messages are in a state: at least so many, if not all of the state were
-    counted, and an estimate of all topics if the finished ones were not."""
+    """How many of its messages are in a state; an estimate of all topics if the finished ones were
+    not counted."""
 
     def counted(state: State) -> Capped:
-        total = found.count(state)
-        return one.count(state) + Capped(0, total.more, total.about)
+        return one.count(state) + Capped(0, about=found.count(state).about)
 
     return [(state, counted(state)) for state in (*STATES, *more)]
 
