@@ -348,13 +348,13 @@ def _begin_immediate(conn: sa.Connection) -> None:
     if not begun and conn.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
         if conn.dialect.is_async:  # its thread waits, and the loop goes on
             conn.exec_driver_sql("BEGIN IMMEDIATE")
-            return
-        if getattr(_lent, "url", None) == conn.engine.url:
+        elif getattr(_lent, "url", None) == conn.engine.url:
             raise HandlerMisuse(
                 "this code runs in the one transaction that may write to SQLite, and would wait "
                 "for itself: write with ctx.connection or ctx.session"
             )
-        _take_write_lock(conn, raw)
+        else:
+            _take_write_lock(conn, raw)
         begun = True
     vars(conn)[_BEGUN] = begun
 
@@ -370,10 +370,10 @@ def _begin_again(context: Any) -> None:
     conn = context.connection
     if conn is None or conn.invalidated or not (conn.in_transaction() and vars(conn).get(_BEGUN)):
         return
-    raw = conn.connection.dbapi_connection
+    raw = conn.connection
     with suppress(Exception):  # it is closed
-        if not getattr(raw, "in_transaction", True):
-            raw.execute("BEGIN")
+        if not getattr(raw.driver_connection, "in_transaction", True):
+            raw.dbapi_connection.execute("BEGIN")
             vars(conn)[ROLLED_BACK] = context.sqlalchemy_exception
 
 

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, StatementError
+from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from tenacity.wait import wait_fixed, wait_none
 
-from msgworker import App, Context, Message, Reject, RetryLater
+from msgworker import App, AsyncContext, Context, Message, Reject, RetryLater
+from tests.support.databases import async_url
 from tests.support.fan_out import EFFECT, Trying, effects, records, write_effect
 from tests.support.rows import send
 from tests.support.sessions import cut
@@ -149,24 +151,35 @@ def lose(app: App, conn: sa.Connection) -> None:
         conn.execute(sa.select(sa.literal_column("1")))
 
 
-def test_a_handler_that_swallows_the_end_of_its_transaction_commits_nothing(sqlite_app):
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_handler_that_swallows_the_end_of_its_transaction_commits_nothing(sqlite_app, kind):
     """Some errors end SQLite's whole transaction; what followed was committed with the outcome."""
     app = sqlite_app
+    if kind == "async":
+        app = App(create_async_engine(async_url(app.engine.url)))
     EFFECTS.metadata.create_all(app.engine)
     with app.engine.begin() as conn:
         conn.exec_driver_sql("CREATE TABLE used_up (id INTEGER PRIMARY KEY AUTOINCREMENT, x)")
         conn.exec_driver_sql(f"INSERT INTO used_up (id) VALUES ({2**63 - 1})")
 
-    @app.handler("t", transactional=True, wait=wait_none(), max_tries=2)
-    def post(msg: Message, ctx: Context) -> None:
+    runs = []
+
+    def write(conn: sa.Connection, msg: Message) -> None:
+        runs.append(msg.msg_id)
         for amount in (1, 2):
             with suppress(DBAPIError):
-                ctx.connection.exec_driver_sql("INSERT INTO used_up (x) VALUES (1)")
+                conn.exec_driver_sql("INSERT INTO used_up (x) VALUES (1)")
             with suppress(StatementError):
-                ctx.connection.execute(EFFECTS.insert().values(msg_id=msg.msg_id, amount=amount))
+                conn.execute(EFFECTS.insert().values(msg_id=msg.msg_id, amount=amount))
 
+    async def post(msg: Message, ctx: AsyncContext) -> None:
+        await ctx.connection.run_sync(write, msg)
+
+    found = post if kind == "async" else lambda msg, ctx: write(ctx.connection, msg)
+    app.add_handler("t", found, transactional=True, wait=wait_none(), max_tries=2)
     send(app, "a")
-    assert app.drain(linger=0, retry_linger=5, time_limit=10).done == 0
+    assert app.drain(linger=0, retry_linger=5, time_limit=2).done == 0
+    assert runs
     assert rows_of(app) == []
 
 
