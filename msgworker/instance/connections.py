@@ -130,8 +130,17 @@ def call_user(pid: int, fn: Callable[..., T], *arguments: Any) -> T:
 
 
 def carried(error: BaseException) -> BaseException:
-    """The error of user code, taken out of Carried if it is one."""
-    return error.error if type(error) is Carried else error
+    """The error of user code, taken out of Carried, and of groups that hold nothing else, such as
+    those of asyncio.TaskGroup."""
+    found: Any = error.error if type(error) is Carried else error
+    while type(found) in GROUPS and len(found.exceptions) == 1:
+        found = found.exceptions[0]
+    own: BaseException = found
+    return own
+
+
+GROUPS = (ExceptionGroup, BaseExceptionGroup)
+"""Those of a class of the user's may mean more than their parts."""
 
 
 # --- The connections of one role, and the checks after user code has used one.

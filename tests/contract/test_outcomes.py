@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,7 +17,11 @@ from tenacity.wait import (
 )
 
 from msgworker import Context, Message, MessageTable, Reject, RetryLater
+from tests.support.databases import SQLITE
 from tests.support.rows import Table, send
+
+DEAD, FAILED, LATER = (-1, 3), (-1, 1), (0, 0)
+"""status and error_try_times after a try."""
 
 
 @pytest.mark.quick
@@ -56,6 +61,46 @@ def test_reject_is_dead_at_once(app, table):
     first, second = table.column("last_error")
     assert "no such customer" in first
     assert "nor this one" in second
+
+
+@SQLITE
+@pytest.mark.parametrize(
+    ("errors", "status", "error"),
+    [
+        ([Reject("no tariff")], DEAD, "rejected: no tariff"),
+        ([RetryLater(600, "closed")], LATER, "retry later: closed"),
+        ([RetryLater(600), Reject("no tariff")], DEAD, "rejected: no tariff"),
+        ([KeyError("tariff")], FAILED, "KeyError: 'tariff'"),
+        ([Reject("no"), OSError("away")], FAILED, "Reject: no; OSError: away"),
+    ],
+)
+def test_a_group_of_errors_is_what_it_holds(app, table, errors, status, error):
+    """As asyncio.TaskGroup raises one, also for a single error."""
+
+    @app.handler("t", wait=wait_fixed(3600))
+    async def handle(msg: Message) -> None:
+        async def call(one: Exception) -> None:
+            await asyncio.sleep(0)
+            raise one
+
+        async with asyncio.TaskGroup() as group:
+            for one in errors:
+                group.create_task(call(one))
+
+    send(app, "o")
+    app.drain(linger=0)
+    assert table.one("status", "error_try_times") == status
+    assert error in table.one("last_error")
+
+
+@SQLITE
+def test_a_returned_class_is_judged_as_a_raised_one(app, table):
+    app.add_handler("reject", lambda msg: Reject)
+    app.add_handler("later", lambda msg: RetryLater)
+    for topic in ("reject", "later"):
+        send(app, topic, topic=topic)
+    app.drain(linger=0)
+    assert table.rows("status", "error_try_times") == [DEAD, LATER]
 
 
 def test_retry_later_is_not_counted(app, table):

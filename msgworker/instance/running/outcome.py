@@ -8,6 +8,7 @@ import inspect
 import json
 import random
 import time
+from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from msgworker.errors import (
     Reject,
     RetryLater,
 )
-from msgworker.instance.connections import carried, free_memory
+from msgworker.instance.connections import GROUPS, carried, free_memory
 from msgworker.instance.running.handler import Handler
 from msgworker.instance.running.traceback import home_of, place_of, text_of, trace_of, trim, where
 from msgworker.instance.stop import Stop
@@ -114,7 +115,23 @@ def describe(error: BaseException, home: str | None = None) -> str:
     except BaseException as odd:
         found = f"its place cannot be read: {type(odd).__name__}"
     place = clean(f" [{found}]", 300) if found else ""
-    return clean(f"{name}: {text_of(error)}", MAX_ERROR - len(place) - 10) + place
+    said = [text_of(error)]
+    if len(parts := parts_of(error)) > 1:
+        said += [f"{type(one).__name__}: {text_of(one)}" for one in parts[:FAULTS_SHOWN]]
+    return clean(f"{name}: {'; '.join(said)}", MAX_ERROR - len(place) - 10) + place
+
+
+def parts_of(error: BaseException) -> list[BaseException]:
+    """The errors in a group, and in groups in it; of another error itself."""
+    found: list[BaseException] = []
+    left: deque[Any] = deque([error])
+    while left:
+        one = left.popleft()
+        if type(one) in GROUPS:
+            left.extendleft(reversed(one.exceptions))
+        else:
+            found.append(one)
+    return found
 
 
 def fault(error: BaseException, where: str = "") -> Result:
@@ -126,6 +143,18 @@ def fault(error: BaseException, where: str = "") -> Result:
 
 class Stopped(RetryLater):
     """The worker stops in the middle of a fan-out, or its lease may be over; no try is counted."""
+
+
+def decisive(error: BaseException) -> BaseException:
+    """Of a group the error that decides: a stop, or the first Reject or else RetryLater if it holds
+    nothing else; else the group, as any other error."""
+    parts = parts_of(error)
+    for kind, every in ((Stopped, False), (Reject, True), (RetryLater, True)):
+        if not every or all([issubclass(type(one), Reject | RetryLater) for one in parts]):
+            for one in parts:
+                if issubclass(type(one), kind):
+                    return one
+    return error
 
 
 class LoopEnded(asyncio.CancelledError):
@@ -153,6 +182,11 @@ class OutcomePolicy:
         """The outcome of a handler's return value."""
         if value is None:
             return DONE
+        if isinstance(value, type) and issubclass(value, Reject | RetryLater):
+            try:  # as `raise` does with a class
+                raise value
+            except BaseException as error:
+                return self._judged(error, handler, attempt)
         if isinstance(value, Reject | RetryLater):
             return self._judged(value, handler, attempt)
         if inspect.iscoroutine(value) or inspect.isgenerator(value) or inspect.isasyncgen(value):
@@ -173,7 +207,7 @@ class OutcomePolicy:
         self, error: BaseException, handler: Handler, row: Row, *, stopped: bool = False
     ) -> Result:
         """The outcome of an exception. stopped: the task of the handler was cancelled at a stop."""
-        error = carried(error)
+        error = decisive(carried(error))
         free_memory(error)
         if self.is_of_a_stop(error, stopped=stopped) or issubclass(type(error), Stopped):
             return Result(Outcome.RELEASED)
