@@ -43,7 +43,8 @@ SESSIONS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
 }
 """Python, requirements beside the package's own, tests beside CORE."""
 TOOLS = (
-    "hypothesis httpx httpx2 jinja2 opentelemetry-sdk pytest pytest-timeout pytest-xdist starlette"
+    "hypothesis httpx httpx2 itsdangerous jinja2 opentelemetry-sdk pytest pytest-timeout "
+    "pytest-xdist starlette"
 )
 """Of the group test: what the contract suite itself imports."""
 CORE = """
@@ -55,6 +56,7 @@ CORE = """
 OLDEST_CANNOT = f"""
     {ODD_NAMES}::test_odd_column_names_are_one_identifier[sqlite-per%(s)s]
     {RIGHTS}::test_a_dashboard_needs_no_more_rights_than_a_looker_and_says_what_a_write_lacks
+    {RIGHTS}::test_each_role_of_the_page_does_its_work
     {RIGHTS}::test_each_role_of_the_page_is_refused_the_next_larger_thing
     {RIGHTS}::test_the_rights_of_the_page_are_enough_for_schedules
 """.split()

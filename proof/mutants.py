@@ -40,13 +40,14 @@ DECIDING = {
     "instance/claiming/capacity.py": "instance",
     "instance/claiming/loop.py:DrainEnd": "instance",
     "instance/claiming/heads.py": "instance",
-    "instance/running/outcome.py": "contract/test_outcomes.py instance",
-    "table/tables.py": "store/test_claim.py store/test_settle.py",
+    "instance/running/outcome.py": """
+        contract/test_handlers.py contract/test_outcomes.py contract/test_timeouts.py
+        contract/test_tracebacks.py instance""",
 }
 """Modules, or a class of one, of which mutants are made, and the tests that judge them, under
 tests/."""
 KINDS = re.compile(
-    r"core/(AddNot|NumberReplacer|ZeroIterationForLoop|Replace(AndWithOr|OrWithAnd|TrueWithFalse"
+    r"core/(AddNot|ZeroIterationForLoop|Replace(AndWithOr|OrWithAnd|TrueWithFalse"
     r"|FalseWithTrue|BinaryOperator_(Add_Sub|Sub_Add|Mul_Div)"
     r"|ComparisonOperator_(Eq_NotEq|NotEq_Eq|Is_IsNot|IsNot_Is|Lt_LtE|LtE_Lt|Gt_GtE|GtE_Gt)))$"
 )

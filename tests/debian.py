@@ -116,6 +116,11 @@ def unpacked(version: str, home: Path) -> Path:
     wanted = (f"python{version}", f"python{version}-venv", "libstdc++6")
     if not (home / "made").exists():
         _unpack(_release(version), wanted, home, [program])
+        shared = "usr/share/python-wheels"  # of its own pip, not of this machine's
+        for kept in (home / "root" / "usr" / "lib" / f"python{version}").glob("_sysconfig*"):
+            if not kept.is_symlink():
+                text = kept.read_text().replace(f"/{shared}", str(home / "root" / shared))
+                kept.write_text(text)
         run(program, "-c", "import ctypes, sqlite3, ssl, venv")
         (home / "made").touch()
     return program

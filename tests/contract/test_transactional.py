@@ -156,6 +156,7 @@ def test_a_handler_that_swallows_the_end_of_its_transaction_commits_nothing(sqli
     """Some errors end SQLite's whole transaction; what followed was committed with the outcome."""
     app = sqlite_app
     if kind == "async":
+        pytest.importorskip("aiosqlite")
         app = App(create_async_engine(async_url(app.engine.url)))
     EFFECTS.metadata.create_all(app.engine)
     with app.engine.begin() as conn:
