@@ -434,7 +434,8 @@ class App(Declaring):
         A message with a unique key is a triple: (payload, object_id, unique_key). delay, at,
         priority, unique, on_duplicate, job: as in `send`, the same for all; those with a key are
         sent one by one, and all that are given are counted, also those whose key was taken. All
-        messages of a chunk of 5,000 are checked before any of it is inserted.
+        messages of a chunk of 5,000 are checked before any of it is inserted. After a
+        DuplicateMessage those before it are in your transaction (`sent`), and none behind it.
         """
         connection = connection_of(conn, self.engine)
         tables = self._known.read(TABLES_SECONDS)
@@ -464,9 +465,8 @@ class App(Declaring):
                     )
                 sending.carry(rows, tables.max_headers)
                 if keyed:
-                    store.send_all(
-                        connection, tables, [Outgoing(row, rule.on_duplicate) for row in rows]
-                    )
+                    given = [Outgoing(row, rule.on_duplicate) for row in rows]
+                    store.send_all(connection, tables, given, sent=count)
                 else:
                     store.insert_many(connection, tables, rows)
                 count += len(rows)

@@ -123,14 +123,24 @@ class PayloadError(MsgworkerError, ValueError):
 class DuplicateMessage(MsgworkerError):
     """A message was not sent: another one holds its unique key. The transaction is unharmed.
 
-    msg_id: the one that holds it, None if it cannot be seen. unique_key: the key.
+    msg_id: the one that holds it, None if it cannot be seen. unique_key: the key. sent: how many
+    messages before it the same `send_many` has sent, in the transaction.
     """
 
-    def __init__(self, msg_id: Any, unique_key: str, why: str = "nothing was sent") -> None:
+    def __init__(self, msg_id: Any, unique_key: str, why: str = "", *, sent: int = 0) -> None:
         whose = "another message" if msg_id is None else f"message {msg_id}"
-        super().__init__(f"the unique key {unique_key!r} is held by {whose}: {why}")
+        told = why or ("it was not sent" if sent else "nothing was sent")
+        if sent:
+            told += f"; of this send_many, {sent} before it are in the transaction, none behind it"
+        super().__init__(f"the unique key {unique_key!r} is held by {whose}: {told}")
         self.msg_id = msg_id
         self.unique_key = unique_key
+        self.sent = sent
+        self._why = why
+
+    def behind(self, sent: int) -> DuplicateMessage:
+        """The same, where so many messages were sent before."""
+        return DuplicateMessage(self.msg_id, self.unique_key, self._why, sent=sent)
 
 
 class JobSealed(MsgworkerError):

@@ -41,7 +41,7 @@ under way, which has seen it as it was, finds that it is not due."""
 
 class Param(NamedTuple):
     """A parameter of an INSERT. role: the column that it fills. replaces: a message that is
-    replaced gets it from the new one, or loses it. array: those of many messages travel as one
+    replaced gets it from the new one, or loses it (not its job, nor that its key is kept). array: those of many messages travel as one
     array; a message with another one is sent by itself."""
 
     role: str
@@ -58,7 +58,7 @@ PARAMS = {
     "b_delay": Param("available_at", replaces=True),
     "b_at": Param("available_at", replaces=True),
     "b_unique_key": Param("unique_key"),
-    "b_unique_kept": Param("unique_kept"),
+    "b_unique_kept": Param("unique_kept", replaces=True),
     "b_scheduled_for": Param("scheduled_for", replaces=True),
     "b_headers": Param("headers", replaces=True, array=True),
     "b_job_id": Param("job_id", replaces=True, array=True),
@@ -82,14 +82,22 @@ def send_one(conn: Connection, t: Tables, message: Outgoing, *, own: Any = None)
     return send(conn, t, message.row, on_duplicate=message.on_duplicate, own=own)
 
 
-def send_all(conn: Connection, t: Tables, messages: Iterable[Outgoing]) -> None:
-    """Send checked messages in order; those without a key, between two that have one, together."""
+def send_all(
+    conn: Connection, t: Tables, messages: Iterable[Outgoing], *, sent: int | None = None
+) -> None:
+    """Send checked messages in order; those without a key, between two that have one, together.
+    sent: how many of the same call were sent before; a DuplicateMessage then says how many are."""
     for keys, part in itertools.groupby(messages, lambda one: frozenset(one.row)):
-        if "b_unique_key" in keys:
-            for one in part:
-                send_one(conn, t, one)
+        some = list(part)
+        if "b_unique_key" not in keys:
+            insert_many(conn, t, [one.row for one in some])
         else:
-            insert_many(conn, t, [one.row for one in part])
+            for place, one in enumerate(some):
+                try:
+                    send_one(conn, t, one)
+                except DuplicateMessage as error:
+                    raise error if sent is None else error.behind(sent + place) from None
+        sent = None if sent is None else sent + len(some)
 
 
 def send(

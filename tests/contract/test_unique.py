@@ -187,6 +187,16 @@ def test_replace_leaves_nothing_of_the_old_message(app, table):
     assert table.rows("payload", "headers", "priority") == [("2", None, 0)]
 
 
+def test_replace_keeps_the_key_if_the_new_message_or_the_old_one_does(app):
+    app.add_handler("t", lambda msg: None)
+    first = send(app, "a")
+    assert send(app, "a", unique="kept", on_duplicate="replace") == first
+    second = send(app, "b", unique="kept")
+    assert send(app, "b", on_duplicate="replace") == second
+    app.drain(linger=0)
+    assert [send(app, "a"), send(app, "b")] == [first, second]
+
+
 @pytest.mark.parametrize(
     "options", [{}, {"delay": 3600}, {"at": datetime(2099, 1, 1, tzinfo=UTC), "priority": 3}]
 )
@@ -307,6 +317,18 @@ def test_send_many_takes_keys_and_keeps_the_order(app, table):
         assert app.send_many(conn, "t", rows) == 5
     assert table.column("unique_key") == ["b", None, "a", None]
     assert [n for n in payloads(app) if n is not None] == [1, 2, 4]
+
+
+def test_send_many_says_what_it_has_sent_before_a_key_that_was_taken(app):
+    first = send(app, "b", payload=0)
+    rows = [(1, None), (2, None, "a"), (3, None, "b"), (4, None)]
+    with app.engine.begin() as conn:
+        with pytest.raises(DuplicateMessage, match="2 before it are in the transaction") as found:
+            app.send_many(conn, "t", rows, on_duplicate="raise")
+        with pytest.raises(DuplicateMessage, match="nothing was sent"):
+            app.send_many(conn, "t", rows[2:], on_duplicate="raise")
+    assert (found.value.msg_id, found.value.sent) == (first, 2)
+    assert payloads(app) == [0, 1, 2]
 
 
 @SQLITE
