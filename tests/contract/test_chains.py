@@ -558,9 +558,12 @@ def test_on_done_and_on_dead_are_refused_where_they_would_never_end(make_app):
     app.add_handler("b", lambda msg: None, on_done="c", on_dead="x")
     with pytest.raises(HandlerError, match="circle: c -> a -> b -> c"):
         app.add_handler("c", lambda msg: None, on_done="a")
+    with pytest.raises(HandlerError, match="circle: c -> a -> b -> c"):
+        app.add_handler("c", lambda msg: None, on_dead="a")
     app.add_handler(None, lambda msg: None, on_dead="x")  # about its own topic it sends none
-    with pytest.raises(HandlerError, match="circle"):
-        app.add_handler("x", lambda msg: None, on_dead="y")
+    for option in ("on_done", "on_dead"):
+        with pytest.raises(HandlerError, match="circle: x -> y -> x"):
+            app.add_handler("x", lambda msg: None, **{option: "y"})
     for bad in ("", 5, "x" * 101):
         with pytest.raises(HandlerError, match="must be a topic"):
             app.add_handler("z", lambda msg: None, on_dead=bad)
@@ -600,6 +603,17 @@ def test_a_message_about_one_of_its_own_topic_is_not_sent(app):
     send(app, "a")
     app.drain(**NOW)
     assert [topic for topic, _ in sent(app)] == ["dead"]
+
+
+def test_a_handler_of_every_topic_sends_none_about_those_that_it_sends(app):
+    def handle(msg: Message[Any]) -> None:
+        if msg.topic == "audit":
+            raise Reject("no")
+
+    app.add_handler(None, handle, on_done="audit", on_dead="alarm")
+    send(app, "a")
+    app.drain(**NOW, time_limit=5)
+    assert [topic for topic, _ in sent(app)] == ["audit"]
 
 
 def test_a_batch_sends_in_its_transaction(app):

@@ -239,6 +239,12 @@ class Handler:
         """How many messages may share a call or a transaction; 1 without batch and group."""
         return self.batch or self.group or 1
 
+    def told(self, topic: str | None) -> tuple[str | None, str | None]:
+        """The topics of what is sent about a message of this topic, when it is done or dead: none
+        about what is about a message itself."""
+        own = (self.on_done, self.on_dead)
+        return (None, None) if topic is not None and topic in own else own
+
     @property
     def suits_loop(self) -> bool:
         """Whether all of a call can be done in the event loop."""
@@ -413,26 +419,30 @@ class Registry:
         if handler.topic in self.handlers:
             what = "every topic" if handler.topic is None else f"topic {handler.topic!r}"
             raise HandlerError(f"there is a handler for {what} already")
-        self._refuse_circle(handler, "on_done")
-        self._refuse_circle(handler, "on_dead")
+        self._refuse_circles(handler)
         self.handlers[handler.topic] = handler
         self._note(handler)
 
-    def _refuse_circle(self, new: Handler, option: str) -> None:
-        """Raise if the topics of this option would lead back to the topic of this handler."""
+    def _refuse_circles(self, new: Handler) -> None:
+        """Raise if what this handler sends about its messages would lead to one about the same."""
         known = self.handlers | {new.topic: new}
-        way: list[str | None] = [new.topic]
-        at: str | None = getattr(new, option)
-        while at is not None:
-            if at in way:
-                circle = " -> ".join(str(topic) for topic in (*way, at))
-                raise HandlerError(
-                    f"{option} goes in a circle: {circle}; such messages would never end"
-                )
-            way.append(at)
-            found = known.get(at) or known.get(None)
-            ahead: str | None = None if found is None else getattr(found, option)
-            at = None if ahead == at else ahead  # a handler sends none to its own topic
+        ended = set[str | None]()  # those that lead to no circle
+
+        def follow(way: tuple[str | None, ...]) -> None:
+            handler = known.get(way[-1]) or known.get(None)
+            for topic in () if handler is None else handler.told(way[-1]):
+                if topic is None or topic in ended:
+                    continue
+                if topic in way:
+                    circle = " -> ".join(str(one) for one in (*way[way.index(topic) :], topic))
+                    raise HandlerError(
+                        f"what on_done and on_dead send goes in a circle: {circle}; such messages "
+                        "might never end"
+                    )
+                follow((*way, topic))
+            ended.add(way[-1])
+
+        follow((new.topic,))
 
     def get(self, topic: str | None) -> Handler | None:
         return self.handlers.get(topic) or self.handlers.get(None)

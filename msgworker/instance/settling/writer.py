@@ -58,8 +58,8 @@ def _check_deletes(tables: Tables, connector: Connector) -> None:
 
 # --- Messages about messages: what `on_done` and `on_dead` of a handler send.
 #
-# They are sent in the transaction that writes the outcome. If that topic is the message's own, none
-# is sent: otherwise each message about a message would cause another one.
+# They are sent in the transaction that writes the outcome. The handler of every topic sends none
+# about those that it sends: otherwise each message about a message would cause another one.
 
 
 def _check_follow_ups(registry: Registry, tables: Tables) -> None:
@@ -97,10 +97,8 @@ def _about(registry: Registry, tables: Tables, row: Row, error: str | None) -> t
     """error: None = done."""
     topic = topic_of(row.topic)
     handler = registry.get(topic)
-    wanted = None
-    if handler is not None:
-        wanted = handler.on_done if error is None else handler.on_dead
-    if wanted is None or wanted == topic:
+    wanted = None if handler is None else handler.told(topic)[error is not None]
+    if wanted is None:
         return ()
     about = {
         "msg_id": row.msg_id,
