@@ -41,8 +41,8 @@ under way, which has seen it as it was, finds that it is not due."""
 
 class Param(NamedTuple):
     """A parameter of an INSERT. role: the column that it fills. replaces: a message that is
-    replaced gets it from the new one, or loses it (not its job, nor that its key is kept). array: those of many messages travel as one
-    array; a message with another one is sent by itself."""
+    replaced gets it from the new one, or loses it (not its job, nor that its key is kept). array:
+    those of many messages travel as one array; a message with another one is sent by itself."""
 
     role: str
     replaces: bool = False
