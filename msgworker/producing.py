@@ -330,22 +330,16 @@ def into_job(conn: Connection, tables: Tables, job: Job | int) -> int:
     if isinstance(job_id, bool) or not isinstance(job_id, int):
         raise ConfigError(f"job is what App.job returned, or the id of a job; got {job!r:.80}")
     refuse_jobs(tables)
-    if isinstance(conn, Borrowed):
-        commits_each = conn.commits_each
-    else:
-        level = conn.get_execution_options().get("isolation_level")
-        level = level or getattr(conn.dialect, "_on_connect_isolation_level", None)
-        commits_each = level == "AUTOCOMMIT"
-    if commits_each:
-        raise ConfigError(
-            "a message of a job is sent in a transaction, for which the seal waits, and this "
-            "connection is in autocommit mode; nothing was sent"
-        )
     found = jobs.lock_open(conn, tables, job_id) if 0 < job_id < 2**63 else None
     if found is None:
         raise ConfigError(
             f"there is no job {job_id} of table {tables.spec.name}: it was not opened, its "
             "transaction was rolled back, or it was purged; nothing was sent"
+        )
+    if conn.commits_each if isinstance(conn, Borrowed) else db.commits_each(conn):
+        raise ConfigError(
+            "a message of a job is sent in a transaction, for which the seal waits, and this "
+            "connection is in autocommit mode; nothing was sent"
         )
     if found.sealed:
         raise JobSealed(job_id, found.name)

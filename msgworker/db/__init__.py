@@ -122,6 +122,7 @@ from msgworker.db.drivers import (
     change_by_text,
     change_each,
     change_text_for,
+    commits_each,
     committing_each,
     fetch_text,
     has_sent_nothing,

@@ -46,6 +46,19 @@ def _commit_each(conn: sa.Connection, raw: Any, yes: bool) -> None:
         conn.dialect.set_isolation_level(raw, "AUTOCOMMIT" if yes else ISOLATION)
 
 
+def commits_each(conn: sa.Connection) -> bool:
+    """Whether the connection of a caller, who has sent a statement of a transaction, commits each
+    of them: by its options or its Engine's, or by what was set in the driver's connection."""
+    if conn.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+        return True
+    raw: Any = conn.connection.dbapi_connection
+    if of(conn).one_writer:
+        return not getattr(conn.connection.driver_connection, "in_transaction", True)
+    if hasattr(raw, "get_autocommit"):
+        return bool(raw.get_autocommit())
+    return bool(getattr(raw, "autocommit", False))
+
+
 _IDLE, _IN_ERROR = 0, 3  # of libpq's PGTransactionStatusType
 
 

@@ -16,7 +16,7 @@ from sqlalchemy.engine.base import OptionEngine
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from msgworker.config import nearest
-from msgworker.db.connections import doubt_sessions, is_a, watch_sessions
+from msgworker.db.connections import closed_after_failure, doubt_sessions, is_a, watch_sessions
 from msgworker.db.database import DATABASES, NAMES, of, of_dialect
 from msgworker.db.drivers import ISOLATION
 from msgworker.db.errors import MASK
@@ -212,7 +212,9 @@ def _ours(engine: sa.Engine, given: bool) -> sa.Engine:
     database = of(engine)
     options: Any = {} if database.one_writer else {"isolation_level": ISOLATION}
     if given:
-        engine = engine.execution_options(**options)
+        if database.one_writer and "isolation_level" in engine.get_execution_options():
+            options = {"isolation_level": _SERIALIZABLE}
+        engine = Ours(engine, options)
         engine.hide_parameters = True
     else:
         engine.update_execution_options(**options)
@@ -230,7 +232,35 @@ def _set_sessions(own: sa.Engine, engine: sa.Engine) -> None:
             event.listen(own, "engine_connect", listener)
 
 
-class Beside(OptionEngine):
+_SERIALIZABLE = "SERIALIZABLE"
+"""What SQLite has in the place of ISOLATION: its transactions, and not each statement alone."""
+
+
+class Ours(OptionEngine):
+    """An Engine with the pool of another one. Its connections have the isolation level of its own
+    options, also where that one sets another (AUTOCOMMIT) by its options or by a listener:
+    SQLAlchemy calls those last."""
+
+    def connect(self) -> sa.Connection:
+        conn = super().connect()
+        wanted = self.get_execution_options().get("isolation_level", _SERIALIZABLE)
+        given = None if of(self).one_writer else self.given
+        is_other = conn.get_execution_options().get("isolation_level", wanted) != wanted
+        if is_other or (given is not None and given.dispatch.engine_connect):
+            with closed_after_failure(conn):
+                if conn.in_transaction():
+                    conn.commit()
+                conn.connection.commit()  # what a listener has sent: none is set in a transaction
+                conn.execution_options(isolation_level=wanted)
+        return conn
+
+    @property
+    def given(self) -> sa.Engine | None:
+        """The other one, unless the package has made it."""
+        return self._proxied
+
+
+class Beside(Ours):
     """An Engine beside another one: it connects as that does and has its options and its events
     (those of the pool as they are now), but connections of its own, which only the package uses.
 
@@ -238,6 +268,10 @@ class Beside(OptionEngine):
     """
 
     pool: sa.Pool = None  # type: ignore[assignment]
+
+    @property
+    def given(self) -> sa.Engine | None:
+        return self._proxied.given if isinstance(self._proxied, Ours) else None
 
     def __init__(self, engine: sa.Engine, pool: sa.Pool) -> None:
         super().__init__(engine, {})

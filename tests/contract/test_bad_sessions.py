@@ -18,9 +18,30 @@ from tests.support.rows import Table, send
 from tests.support.waiting import until
 
 
-def test_an_autocommit_engine_has_transactions_all_the_same(database, make_app):
-    engine = plain_engine(database.url, isolation_level="AUTOCOMMIT")
-    app = make_app(engine)
+def _at(url: str, level: str, how: str) -> sa.Engine:
+    """An Engine of a program's whose connections have a level of its own."""
+    if how == "created":
+        return plain_engine(url, isolation_level=level)
+    if how == "created with options":
+        return plain_engine(url, execution_options={"isolation_level": level})
+    engine = plain_engine(url)
+    if how == "options":
+        return engine.execution_options(isolation_level=level).execution_options(own=1)
+
+    @sa.event.listens_for(engine, "engine_connect")
+    def listener(conn: sa.Connection) -> None:
+        conn.execution_options(isolation_level=level)
+
+    return engine
+
+
+WAYS = ["created", "created with options", "options", "listener"]
+
+
+@pytest.mark.quick("(sqlite|postgresql)-options|(sqlite|mariadb)-created with|postgresql-listener")
+@pytest.mark.parametrize("how", WAYS)
+def test_an_autocommit_engine_has_transactions_all_the_same(database, make_app, how):
+    app = make_app(_at(database.url, "AUTOCOMMIT", how))
     app.create_schema()
     table = Table(app)
 
@@ -34,11 +55,14 @@ def test_an_autocommit_engine_has_transactions_all_the_same(database, make_app):
     assert table.rows("topic", "status") == [("t", -1)]
 
 
-@pytest.mark.quick("postgresql-SERIAL")
+@pytest.mark.quick("postgresql-options")
 @pytest.mark.requires("isolation_of_an_engine")
-@pytest.mark.parametrize("level", ["SERIALIZABLE", "READ UNCOMMITTED"])
-def test_the_engine_s_isolation_level_is_not_ours(database, make_app, level):
-    app = make_app(plain_engine(database.url, isolation_level=level))
+@pytest.mark.parametrize(
+    ("how", "level"),
+    [("created", "SERIALIZABLE"), ("options", "SERIALIZABLE"), ("options", "READ UNCOMMITTED")],
+)
+def test_the_engine_s_isolation_level_is_not_ours(database, make_app, how, level):
+    app = make_app(_at(database.url, level, how))
     app.create_schema()
     app.add_handler("t", lambda msg: None)
     send(app, *[f"o{i % 5}" for i in range(50)])

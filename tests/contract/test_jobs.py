@@ -22,6 +22,7 @@ from msgworker.queries import jobs as progress
 from msgworker.queries.remaining import Left
 from msgworker.store import jobs
 from msgworker.table import JOB_TABLE
+from tests.engines import plain_engine
 from tests.support.databases import SQLITE
 from tests.support.leases import registered
 from tests.support.refusing import refuse
@@ -943,15 +944,19 @@ def test_a_seal_after_the_commit_or_the_rollback_of_its_sender(app):
             assert job.seal() is True
 
 
-@pytest.mark.parametrize("at", ["the connection", "the engine"])
+@pytest.mark.parametrize("at", ["the connection", "the engine", "the driver"])
 def test_a_message_of_a_job_is_sent_in_a_transaction(app, at):
     job = opened(app, 0, seals=False)
     engine = app.engine
     if at == "the engine":
         engine = engine.execution_options(isolation_level="AUTOCOMMIT")
+    if at == "the driver":
+        engine = plain_engine(engine.url)
     with engine.connect() as conn:
         if at == "the connection":
             conn = conn.execution_options(isolation_level="AUTOCOMMIT")
+        if at == "the driver":
+            conn.dialect.set_isolation_level(conn.connection.dbapi_connection, "AUTOCOMMIT")
         with pytest.raises(ConfigError, match="autocommit"):
             app.send(conn, "t", job=job)
         with pytest.raises(ConfigError, match="autocommit"):
