@@ -5,25 +5,29 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from tenacity.wait import wait_fixed
 
 from msgworker import (
+    App,
     Context,
     HandlerMisuse,
     HandlerTimeout,
     LostClaim,
     Message,
     MessageTable,
+    Reject,
     RetryLater,
 )
 from msgworker.instance.fan_out.items import BATCH
 from msgworker.instance.liveness.lease import Heartbeat, OwnLease
 from msgworker.instance.liveness.watchdog import Watchdog
 from msgworker.store import lease
-from tests.support.fan_out import DONE, Ran, Trying, records, take_over
+from tests.support.databases import SQLITE
+from tests.support.fan_out import DONE, Fan, Ran, Trying, records, take_over
 from tests.support.rounds import trust_until
 from tests.support.rows import Table, send
 from tests.support.waiting import in_thread, until
@@ -153,6 +157,95 @@ def test_a_stop_ends_new_items_and_counts_no_try(make_app, columns):
     assert ran.counts == {n: 1 for n in range(120)}
 
 
+class Unsettled(Exception):
+    """What a handler makes of the error of its fan-out."""
+
+
+def wraps(fan: Fan, ctx: Context) -> None:
+    try:
+        fan(ctx)
+    except Exception as error:
+        raise Unsettled from error
+
+
+def swallows(fan: Fan, ctx: Context) -> None:
+    with suppress(Exception):
+        fan(ctx)
+
+
+def postpones(fan: Fan, ctx: Context) -> Any:
+    try:
+        fan(ctx)
+    except RetryLater:
+        return RetryLater(3600)
+
+
+def in_a_group(fan: Fan, ctx: Context) -> None:
+    async def main() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(asyncio.to_thread(fan, ctx))
+
+    asyncio.run(main())
+
+
+def rejects(fan: Fan, ctx: Context) -> None:
+    try:
+        fan(ctx)
+    except RetryLater as error:
+        raise Reject("no tariff") from error
+
+
+def stopped_in(app: App, handle: Any) -> Ran:
+    """The items of a message whose fan-out a stop has ended, in this handler."""
+    ran, asked = Ran(), threading.Event()
+
+    def fan(ctx: Context) -> Any:
+        def act(n: int) -> None:
+            ran(n)
+            if not asked.is_set():
+                asked.set()
+                worker.stop()  # from within: it asks, and returns at once
+                until(lambda: ctx.cancelled, "the stop has begun")
+
+        return ctx.fan_out(act, range(10), threads=1)
+
+    app.add_handler("t", lambda msg, ctx: handle(fan, ctx))
+    send(app, "o")
+    worker = app.worker(threads=1)
+    worker.run()
+    assert len(ran.items) < 10
+    return ran
+
+
+@SQLITE
+@pytest.mark.parametrize("handle", [wraps, swallows, postpones, in_a_group])
+def test_a_stop_in_a_fan_out_counts_no_try_whatever_its_handler_does(app, table: Table, handle):
+    ran = stopped_in(app, handle)
+    assert table.one("status", "error_try_times", "later_times") == (0, 0, 0)
+    app.drain(linger=0)
+    assert table.statuses == [2]
+    assert ran.counts == {n: 1 for n in range(10)}
+
+
+@SQLITE
+def test_a_handler_that_rejects_after_a_stop_in_its_fan_out_is_dead(app, table: Table):
+    stopped_in(app, rejects)
+    assert table.one("status", "last_error") == (-1, "rejected: no tariff")
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_an_item_that_raises_lost_claim_itself_has_failed(app, table: Table, transactional):
+    def act(n: int, *rest: Any) -> None:
+        raise LostClaim(n, "of another program")
+
+    def fan(ctx: Context) -> None:
+        ctx.fan_out(act, [1], transactional_items=transactional).raise_for_failed()
+
+    Trying(app, fan, max_tries=1).drain()
+    assert "of another program" in table.one("last_error")
+    assert table.statuses == [-1]
+
+
 def test_a_handler_s_timeout_ends_new_items_and_waits_for_running_ones(app, table: Table):
     ran, gate = Ran(), threading.Event()
 
@@ -174,7 +267,7 @@ def test_a_handler_s_timeout_ends_new_items_and_waits_for_running_ones(app, tabl
     assert item_threads() == []
 
 
-def test_a_fan_out_left_behind_ends_with_its_handler(app):
+def test_a_fan_out_left_behind_ends_with_its_handler(app, table: Table):
     ran, started, found = Ran(), threading.Event(), []
 
     def act(n: int) -> None:
@@ -192,8 +285,10 @@ def test_a_fan_out_left_behind_ends_with_its_handler(app):
         threading.Thread(target=work, daemon=True).start()
         assert started.wait(60)
 
-    trying = Trying(app, forgetful)
+    trying = Trying(app, forgetful, max_tries=1)
     trying.drain()
+    assert "the handler ended while its fan-out ran" in table.one("last_error")
+    assert table.statuses == [-1]
     assert item_threads() == []
     until(lambda: found, "the thread has been told")
     assert "wait for it" in found[0]

@@ -161,7 +161,8 @@ def test_a_drain_does_not_wait_for_what_is_locked_to_count_what_is_left(app, how
 
 
 @pytest.mark.parametrize("options", [{}, {"batch": 5}], ids=["plain", "batch"])
-def test_async_handlers_are_cancelled_at_the_end_of_the_grace_time(app, table, options):
+@pytest.mark.parametrize("fails", [False, True], ids=["as told", "its cleanup fails"])
+def test_async_handlers_are_cancelled_at_the_end_of_the_grace_time(app, table, options, fails):
     started, ended = threading.Event(), []
 
     @app.handler("t", **options)
@@ -171,6 +172,8 @@ def test_async_handlers_are_cancelled_at_the_end_of_the_grace_time(app, table, o
             await asyncio.sleep(60)
         except asyncio.CancelledError as error:
             ended.append(type(error))
+            if fails:
+                raise ConnectionError("a broken session") from error
             raise
 
     send(app, "a", "b")

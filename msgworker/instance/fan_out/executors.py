@@ -16,7 +16,14 @@ from typing import Any
 from sqlalchemy import Connection
 
 from msgworker.db import led_elsewhere
-from msgworker.errors import HandlerMisuse, HandlerTimeout, LostClaim, MsgworkerError, PayloadError
+from msgworker.errors import (
+    HandlerMisuse,
+    HandlerTimeout,
+    LostClaim,
+    MsgworkerError,
+    PayloadError,
+    RetryLater,
+)
 from msgworker.instance.connections import (
     Connections,
     TransactionProgress,
@@ -29,7 +36,6 @@ from msgworker.instance.connections import (
 )
 from msgworker.instance.running.context import RunningItem
 from msgworker.instance.running.in_flight import Execution
-from msgworker.instance.running.outcome import Stopped
 from msgworker.instance.running.transactions import until_committed
 from msgworker.instance.state import Setup, Shared
 from msgworker.message import Outgoing
@@ -37,6 +43,8 @@ from msgworker.payload import encode
 from msgworker.store import items as store
 
 # --- Whether the items of a fan-out may still start, and whether their records may be written.
+
+LEFT_BEHIND = "the handler ended while its fan-out ran; wait for it"
 
 
 class Fence:
@@ -78,17 +86,26 @@ class Fence:
         if not self.over:
             return None
         if self.gone:
-            return LostClaim(self.msg_id, self.owner)
+            return self.lost_claim()
         if self._late:
             return HandlerTimeout(
                 "timeout in the middle of a fan-out; its finished items are recorded, "
                 "the next try runs the others"
             )
+        if not self.running.cancelled:
+            self.running.cut_short = HandlerMisuse
+            return HandlerMisuse(LEFT_BEHIND)
+        self.running.cut_short = RetryLater
         if self.running.cancel_reason is not None:
-            return Stopped(0, f"cancelled in the middle of a fan-out: {self.running.cancel_reason}")
-        if self.running.cancelled:
-            return Stopped(0, "stopped in the middle of a fan-out; the rest runs later")
-        return HandlerMisuse("the handler ended while its fan-out ran; wait for it")
+            why = f"cancelled in the middle of a fan-out: {self.running.cancel_reason}"
+            return RetryLater(0, why)
+        return RetryLater(0, "stopped in the middle of a fan-out; the rest runs later")
+
+    def lost_claim(self) -> LostClaim:
+        """The error where nothing more may be written for the message, or is before the stop
+        ends."""
+        self.running.cut_short = LostClaim
+        return LostClaim(self.msg_id, self.owner)
 
     def may_start(self) -> bool:
         """Whether another item may start; waits while our lease is in doubt."""
@@ -185,6 +202,10 @@ class _Done(Exception):
     """The item was recorded as done by a COMMIT whose answer was lost."""
 
 
+class _Refused(Exception):
+    """The record was refused: the message is no longer ours. An item may raise a LostClaim."""
+
+
 class Transactional:
     """Runs each item in a transaction of its own that also records it; one per thread. If the
     database rolled it back, the item runs again, a few times. After a lost COMMIT the record shows
@@ -222,7 +243,7 @@ class Transactional:
                 gone=lambda: fence.gone,
                 over=lambda: fence.over,
             )
-        except LostClaim:
+        except _Refused:
             fence.lost, committed = True, False
         except BaseException as error:
             return ItemResult(task, error=carried(error))
@@ -247,7 +268,7 @@ class Transactional:
                 total=fence.total,
             )
             if wrote is None:
-                raise missed(conn, _WHOSE) or LostClaim(fence.msg_id, fence.owner)
+                raise missed(conn, _WHOSE) or _Refused
             if not wrote:
                 raise _Done
             stage.led = led_elsewhere(conn)

@@ -188,7 +188,7 @@ class Recorder:
         if wrote is False:
             self._fence.lost = True
         if not wrote:
-            raise LostClaim(self._fence.msg_id, self._fence.owner)
+            raise self._fence.lost_claim()
 
     def close(self) -> None:
         """Give the connection back."""
@@ -215,7 +215,7 @@ class Recorder:
 
         found = until_known(send, nothing, self._may_continue, self._outage, judge=repeatable)
         if found is None:
-            raise LostClaim(self._fence.msg_id, self._fence.owner)
+            raise self._fence.lost_claim()
         return found[0]
 
     def _may_continue(self) -> bool:

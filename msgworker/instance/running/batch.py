@@ -261,10 +261,10 @@ class BatchCaller:
         """After an exception: a single message gets its result; otherwise all lanes without a
         result run alone."""
         outcomes, handler, error = self._caller.outcomes, batch.handler, carried(error)
-        if outcomes.is_of_a_stop(error, stopped=running.stopped):
+        returned = error.result if type(error) is NotDone else None
+        if returned is None and outcomes.is_of_a_stop(error, stopped=running.stopped):
             self._end(batch.lanes, RELEASED)
             return
-        returned = error.result if type(error) is NotDone else None
         open_lanes = [lane for lane in batch.lanes if lane.result is None]
         left = [lane for lane in open_lanes if not self._is_cancelled(lane)]
         if batch.is_single and not left:

@@ -20,7 +20,7 @@ from msgworker.db import (
     read_instant,
     trouble,
 )
-from msgworker.errors import HandlerTimeout, LostClaim
+from msgworker.errors import HandlerMisuse, HandlerTimeout, LostClaim
 from msgworker.events import Started
 from msgworker.instance.connections import (
     TransactionProgress,
@@ -30,6 +30,7 @@ from msgworker.instance.connections import (
     misled,
     missed,
 )
+from msgworker.instance.fan_out.executors import LEFT_BEHIND
 from msgworker.instance.fan_out.fan_out import FanOuts
 from msgworker.instance.observers import facts
 from msgworker.instance.running.context import Context
@@ -195,7 +196,7 @@ class Caller:
         except NotDone as undone:
             result = undone.result
         except BaseException as error:  # the thread survives any exception
-            result = self.outcomes.raised(error, handler, row, stopped=running.stopped)
+            result = self.outcomes.raised(error, handler, row, stopped=running.interrupted)
         finally:
             self._in_flight.running.pop(ident, None)
         self._ended(lane, row, handler, running, result)
@@ -242,13 +243,31 @@ class Caller:
             result = DONE
         elif in_flight.cancels and (request := in_flight.request_for(lane.row)) is not None:
             result = cancelled(request)
-        elif running.until is not None or result is not DONE:
+        elif running.until is not None or result is not DONE or running.cut_short is not None:
+            if running.cut_short is not None:
+                result = self._cut_short(result, handler, row, running.cut_short)
             since, until = running.since, running.until
             result = self.outcomes.late(result, handler, row, since=since, until=until)
             result = self.outcomes.written(result, handler, row)
         lane.result = result
         if self.spans is not None:
             self.spans.end(running, result)
+
+    def _cut_short(
+        self, result: Result, handler: Handler, row: Row, kind: type[Exception]
+    ) -> Result:
+        """The result of a handler of which we have ended a fan-out early: not done, whatever it
+        has made of the error. kind: of that error."""
+        is_done = result.outcome is Outcome.DONE
+        if issubclass(kind, HandlerMisuse):
+            left = HandlerMisuse(LEFT_BEHIND)
+            return self.outcomes.raised(left, handler, row) if is_done else result
+        if result.outcome is Outcome.DEAD:
+            return result
+        if is_done:
+            text = "message %s: its fan-out was ended early, and its handler returned; released"
+            self._shared.log.warning(text, row.msg_id, extra=facts(row))
+        return Result(Outcome.RELEASED)
 
     # ------------------------------------------------------------ in the event loop
 
@@ -299,7 +318,7 @@ class Caller:
         if error is not None:
             if issubclass(type(error), RuntimeError):
                 say_which_loop(error)
-            result = self.outcomes.raised(error, handler, lane.row, stopped=running.stopped)
+            result = self.outcomes.raised(error, handler, lane.row, stopped=running.interrupted)
         one.error = None  # whose frames hold `one`
         self._ended(lane, lane.row, handler, running, result)
 

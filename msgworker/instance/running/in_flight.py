@@ -98,10 +98,13 @@ class Execution:
     handles, each with its own. called: the message of a group that runs now. fatal: if it exceeds
     its timeout, the instance stops. stuck: it did. several: it handles more than one message.
     cancel_reason: of an operator, if it handles one. end_task: cancels the task of an async one,
-    once. stopped: the task was cancelled at the end of the grace time. tried: see spans.py.
+    once. stopped: the task was cancelled at the end of the grace time. cut_short: the kind of error
+    with which we have ended a fan-out of it before all items were done, except for a timeout.
+    tried: see spans.py.
     """
 
     stuck = cancelled = reported = several = stopped = False
+    cut_short: type[Exception] | None = None
     beside: Sequence[tuple[Row, Any]] = ()
     called: int | None = None
     cancel_reason: str | None = None
@@ -123,6 +126,11 @@ class Execution:
         self.until = until
         self.fatal = fatal
         self.slice_value = slice_value
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether what it raises follows from a stop, or from its lost claim."""
+        return self.stopped or self.cut_short is not None
 
     def end_at_stop(self) -> bool:
         """At the end of the grace time: cancel the task of an async handler. Whether it has one."""

@@ -141,16 +141,12 @@ def fault(error: BaseException, where: str = "") -> Result:
     return Result(Outcome.FAILED, clean(text, MAX_ERROR), delay)
 
 
-class Stopped(RetryLater):
-    """The worker stops in the middle of a fan-out, or its lease may be over; no try is counted."""
-
-
 def decisive(error: BaseException) -> BaseException:
-    """Of a group the error that decides: a stop, or the first Reject or else RetryLater if it holds
-    nothing else; else the group, as any other error."""
+    """Of a group the error that decides: the first Reject or else RetryLater if it holds nothing
+    else; else the group, as any other error."""
     parts = parts_of(error)
-    for kind, every in ((Stopped, False), (Reject, True), (RetryLater, True)):
-        if not every or all([issubclass(type(one), Reject | RetryLater) for one in parts]):
+    if all([issubclass(type(one), Reject | RetryLater) for one in parts]):
+        for kind in (Reject, RetryLater):
             for one in parts:
                 if issubclass(type(one), kind):
                     return one
@@ -206,19 +202,21 @@ class OutcomePolicy:
     def raised(
         self, error: BaseException, handler: Handler, row: Row, *, stopped: bool = False
     ) -> Result:
-        """The outcome of an exception. stopped: the task of the handler was cancelled at a stop."""
+        """The outcome of an exception. stopped: see `is_of_a_stop`."""
         error = decisive(carried(error))
         free_memory(error)
-        if self.is_of_a_stop(error, stopped=stopped) or issubclass(type(error), Stopped):
+        if self.is_of_a_stop(error, stopped=stopped):
             return Result(Outcome.RELEASED)
         return self._judged(error, handler, row.tries + 1)
 
     def is_of_a_stop(self, error: BaseException, *, stopped: bool) -> bool:
-        """Whether a stop has cancelled the handler. KeyboardInterrupt requests one."""
+        """Whether it counts as no try. stopped: the stop has cancelled the task of the handler, or
+        its fan-out was ended early: whatever follows from that, unless it is a Reject.
+        KeyboardInterrupt requests a stop."""
         kind = type(error)  # its own `__class__` may raise
         if issubclass(kind, KeyboardInterrupt):
             self._stop.requested.set()
-        return (stopped and issubclass(kind, CANCELLED)) or issubclass(kind, LoopEnded)
+        return (stopped and not issubclass(kind, Reject)) or issubclass(kind, LoopEnded)
 
     def _judged(self, error: BaseException, handler: Handler, attempt: int) -> Result:
         """Never fails, even if every attribute of the error raises."""
