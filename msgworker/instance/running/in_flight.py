@@ -73,6 +73,8 @@ class Lane:
 
     def taken(self) -> list[Row]:
         """The messages of the present try."""
+        if self.width == 1 and self.row.flaw is None:  # `keep` is for those with one
+            return [self.row]
         return [Row(*bare) for bare in self.rows[self.place : self.place + self.width]]
 
     def keep(self, row: Row, number: int = 0) -> None:

@@ -264,8 +264,8 @@ class Settler:
         for lane in mine:
             # Nearly all are done; `_record` handles what is rare.
             row = lane.row
-            usual = lane.result is DONE and lane.settled is None and lane.width == 1
-            settled = became.get(row.msg_id, lost) if usual else lost
+            usual = lane.result is DONE and lane.width == 1
+            settled = (lane.settled or became.get(row.msg_id, lost)) if usual else lost
             if settled is lost:
                 if self._record(lane, became, done, ran):
                     continuing.append(lane)
