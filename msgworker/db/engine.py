@@ -18,8 +18,8 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from msgworker.config import nearest
 from msgworker.db.connections import closed_after_failure, doubt_sessions, is_a, watch_sessions
 from msgworker.db.database import DATABASES, NAMES, of, of_dialect
-from msgworker.db.drivers import ISOLATION
-from msgworker.db.errors import MASK
+from msgworker.db.drivers import ISOLATION, is_aborted
+from msgworker.db.errors import MASK, Trouble, is_time_limit
 from msgworker.db.servers import ROLLED_BACK
 from msgworker.errors import ConfigError
 
@@ -392,12 +392,22 @@ def _note_rollback(context: Any) -> None:
     if context.connection is not None and whole:
         # Not in its `info`, which is lost with the connection.
         vars(context.connection)[ROLLED_BACK] = context.sqlalchemy_exception
+    elif context.connection is not None and database.trouble(error) is Trouble.AGAIN:
+        vars(context.connection)[_ABORTED_BY] = context.sqlalchemy_exception
+
+
+_ABORTED_BY = "msgworker_aborted_by"
+"""In the attributes of a connection: its last deadlock or the like. Where that has not ended the
+transaction as a whole, a savepoint may have."""
 
 
 def rolled_back(conn: sa.Connection) -> BaseException | None:
     """The error with which the database has ended the transaction of `conn` although the connection
-    does not show it; reading it clears it."""
+    does not show it, or the deadlock that has aborted it; reading it clears it."""
     found: BaseException | None = vars(conn).pop(ROLLED_BACK, None)
+    aborted: BaseException | None = vars(conn).pop(_ABORTED_BY, None)
+    if found is None and aborted is not None and is_aborted(conn):
+        return None if is_time_limit(aborted) else aborted
     return found
 
 

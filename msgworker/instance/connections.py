@@ -165,7 +165,8 @@ class TransactionProgress:
     begun: the code was started. lost: the connection was found dead. ended: the code has ended the
     transaction. committing: the COMMIT may have been sent. within: the code has not returned.
     changed: it has set something in the session. led: its statement after which our table names may
-    mean other tables. since: when the code began (monotonic).
+    mean other tables. since: when the code began (monotonic). reason: the error with which the
+    database has rolled it back, if the code raised another one.
     """
 
     begun: bool = False
@@ -176,10 +177,12 @@ class TransactionProgress:
     changed: bool = False
     led: str | None = None
     since: float = 0.0
+    reason: BaseException | None = None
 
     def by_database(self, error: BaseException) -> bool:
         """Whether the database has rolled it back. Lack of memory while the code runs is the fault
         of the code, unless the connection is lost."""
+        error = self.reason or error
         if self.within and lacks_memory(error):
             return self.lost
         return self.lost or trouble(error) in (Trouble.AGAIN, Trouble.LOST)
@@ -192,7 +195,7 @@ class TransactionProgress:
         """Whether a time limit of the server ended the code's statement or session, and would end
         it again. One that ended a statement of ours does not count: it may have waited for a lock
         that is free the next time."""
-        return is_time_limit(error, of_session=not (self.within or self.changed))
+        return is_time_limit(self.reason or error, of_session=not (self.within or self.changed))
 
     def seconds(self) -> float:
         """How long ago the code began."""
@@ -218,8 +221,10 @@ def lent(conn: Connection, stage: TransactionProgress, whose: str) -> Iterator[N
             yield
     except BaseException as error:
         # The code may have hidden the reason, or got a follow-up error of SQLAlchemy.
-        stage.lost = conn.invalidated
-        by_database = stage.by_database(error) or rolled_back(conn) is not None
+        stage.lost, reason = conn.invalidated, rolled_back(conn)
+        if isinstance(error, Exception):
+            stage.reason = reason
+        by_database = stage.by_database(error) or reason is not None
         stage.ended = not by_database and _ended(conn, begun)
         if stage.ended and isinstance(error, Exception):
             raise _misuse(whose) from error

@@ -184,6 +184,35 @@ def test_a_handler_that_swallows_the_end_of_its_transaction_commits_nothing(sqli
     assert rows_of(app) == []
 
 
+DEADLOCK = {
+    "postgresql": "DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '40P01'; END $$",
+    "mysql": "SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'Deadlock found'",
+}
+
+
+@pytest.mark.requires("common_sql", "row_locks")
+@pytest.mark.parametrize("how", ["wrapped", "another", "swallowed"])
+def test_a_deadlock_counts_no_try_whatever_the_handler_makes_of_it(app, table, how):
+    runs = []
+
+    @app.handler("t", transactional=True, max_tries=1)
+    def handle(msg: Message, ctx: Context) -> None:
+        runs.append(how)
+        if len(runs) > 1:
+            return
+        try:
+            ctx.connection.exec_driver_sql(DEADLOCK[app.engine.dialect.name])
+        except DBAPIError as error:
+            if how == "wrapped":
+                raise LookupError("no account") from error
+        if how == "another":
+            raise LookupError("no account")
+
+    send(app, "a")
+    app.drain(linger=0, time_limit=20)
+    assert (len(runs), table.rows("status", "error_try_times")) == (2, [(2, 0)])
+
+
 @pytest.mark.requires("sessions")
 @pytest.mark.quick("postgresql")
 def test_a_handler_that_swallows_a_lost_connection_is_run_again(app, table):

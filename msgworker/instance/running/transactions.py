@@ -92,6 +92,7 @@ def until_committed(
             return Fate.RAISE
         text = "message %s: rolled back, run again"
         shared.log.info(text, row.msg_id, exc_info=error, extra=facts(row))
+        error = stage.reason or error
         runs, failed, took = runs + stage.begun, error, stage.seconds()
         lost = stage.committing and trouble(error) is Trouble.LOST
         return Fate.UNKNOWN if lost else Fate.AGAIN
