@@ -19,7 +19,7 @@ WHERE (msgworker_message.object_id IS NOT NULL OR msgworker_message.status != 1)
     msgworker_message.msg_id END >= :mark ORDER BY CASE WHEN ((msgworker_message.status IN (0, 1) OR
     msgworker_message.status = -1 AND coalesce(msgworker_message.error_try_times, 0) < 3) AND
     msgworker_message.available_at IS NULL) THEN msgworker_message.msg_id END
- FETCH FIRST :rows ROWS ONLY;
+ FETCH FIRST :mw_rows ROWS ONLY;
 SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_oldest) */ msgworker_message.msg_id AS
     h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
     coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
@@ -35,7 +35,7 @@ WHERE (msgworker_message.object_id IS NOT NULL OR msgworker_message.status != 1)
     WHEN ((msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NULL) THEN
     msgworker_message.msg_id END
- FETCH FIRST :rows ROWS ONLY;
+ FETCH FIRST :mw_rows ROWS ONLY;
 
 -- due_after: Rows whose instant has passed, after the (`waits_until`, msg_id) `since`, in that order; None =
 --     from the first
@@ -50,7 +50,7 @@ WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NOT NULL AND
     msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) ORDER BY
     msgworker_message.available_at, msgworker_message.msg_id
- FETCH FIRST :rows ROWS ONLY;
+ FETCH FIRST :mw_rows ROWS ONLY;
 SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_due) */ msgworker_message.msg_id AS h0,
     msgworker_message.object_id AS h1, msgworker_message.status AS h2,
     coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
@@ -64,7 +64,7 @@ WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     msgworker_message.available_at >= TO_TIMESTAMP(:at, 'SYYYY-MM-DD HH24:MI:SS.FF6') AND
     (msgworker_message.available_at > TO_TIMESTAMP(:at, 'SYYYY-MM-DD HH24:MI:SS.FF6') OR
     msgworker_message.msg_id > :id) ORDER BY msgworker_message.available_at, msgworker_message.msg_id
- FETCH FIRST :rows ROWS ONLY;
+ FETCH FIRST :mw_rows ROWS ONLY;
 
 -- heads: The head of each object behind the object `after` (None = from the first), and the next cursor
 SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
@@ -84,8 +84,8 @@ WHERE CASE WHEN (p.status IN (0, 1) OR p.status = -1 AND coalesce(p.error_try_ti
     3) THEN coalesce(p.object_id, CASE WHEN (p.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~'
     END) END, CASE WHEN (p.status IN (0, 1) OR p.status = -1 AND coalesce(p.error_try_times, 0) < 3) THEN
     p.msg_id END
- FETCH FIRST :rows ROWS ONLY) w GROUP BY w.k) g JOIN msgworker_message ON msgworker_message.msg_id = g.i ORDER
-    BY g.o;
+ FETCH FIRST :mw_rows ROWS ONLY) w GROUP BY w.k) g JOIN msgworker_message ON msgworker_message.msg_id = g.i
+    ORDER BY g.o;
 SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
     coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
     msgworker_message.topic AS h5, CASE WHEN (msgworker_message.available_at IS NULL OR
@@ -103,8 +103,8 @@ WHERE CASE WHEN (p.status IN (0, 1) OR p.status = -1 AND coalesce(p.error_try_ti
     THEN coalesce(p.object_id, CASE WHEN (p.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~'
     END) END, CASE WHEN (p.status IN (0, 1) OR p.status = -1 AND coalesce(p.error_try_times, 0) < 3) THEN
     p.msg_id END
- FETCH FIRST :rows ROWS ONLY) w GROUP BY w.k) g JOIN msgworker_message ON msgworker_message.msg_id = g.i ORDER
-    BY g.o;
+ FETCH FIRST :mw_rows ROWS ONLY) w GROUP BY w.k) g JOIN msgworker_message ON msgworker_message.msg_id = g.i
+    ORDER BY g.o;
 SELECT count(*) AS n, max(w.k) AS last
 FROM (SELECT /*+ FIRST_ROWS(100) INDEX(p msgworker_message_object) */ CASE WHEN (p.status IN (0, 1) OR
     p.status = -1 AND coalesce(p.error_try_times, 0) < 3) THEN coalesce(p.object_id, CASE WHEN (p.status = 1)
@@ -117,7 +117,7 @@ WHERE CASE WHEN (p.status IN (0, 1) OR p.status = -1 AND coalesce(p.error_try_ti
     3) THEN coalesce(p.object_id, CASE WHEN (p.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~'
     END) END, CASE WHEN (p.status IN (0, 1) OR p.status = -1 AND coalesce(p.error_try_times, 0) < 3) THEN
     p.msg_id END
- FETCH FIRST :rows ROWS ONLY) w;
+ FETCH FIRST :mw_rows ROWS ONLY) w;
 SELECT count(*) AS n, max(w.k) AS last
 FROM (SELECT /*+ FIRST_ROWS(100) INDEX(p msgworker_message_object) */ CASE WHEN (p.status IN (0, 1) OR
     p.status = -1 AND coalesce(p.error_try_times, 0) < 3) THEN coalesce(p.object_id, CASE WHEN (p.status = 1)
@@ -130,7 +130,7 @@ WHERE CASE WHEN (p.status IN (0, 1) OR p.status = -1 AND coalesce(p.error_try_ti
     THEN coalesce(p.object_id, CASE WHEN (p.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~'
     END) END, CASE WHEN (p.status IN (0, 1) OR p.status = -1 AND coalesce(p.error_try_times, 0) < 3) THEN
     p.msg_id END
- FETCH FIRST :rows ROWS ONLY) w;
+ FETCH FIRST :mw_rows ROWS ONLY) w;
 
 -- without_object: Open rows without an object, by msg_id, behind `after` (None = from the first), and the next
 --     cursor, None after the last one
@@ -148,7 +148,7 @@ WHERE CASE WHEN (msgworker_message.status IN (0, 1) OR msgworker_message.status 
     coalesce(msgworker_message.error_try_times, 0) < 3) THEN msgworker_message.msg_id END > :after ORDER BY
     CASE WHEN (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) THEN msgworker_message.msg_id END
- FETCH FIRST :rows ROWS ONLY;
+ FETCH FIRST :mw_rows ROWS ONLY;
 SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_object) */ msgworker_message.msg_id AS
     h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
     coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
@@ -164,7 +164,7 @@ WHERE CASE WHEN (msgworker_message.status IN (0, 1) OR msgworker_message.status 
     mod((mod(msgworker_message.msg_id, :period) + :period), :period) BETWEEN :least AND :most ORDER BY CASE
     WHEN (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) THEN msgworker_message.msg_id END
- FETCH FIRST :rows ROWS ONLY;
+ FETCH FIRST :mw_rows ROWS ONLY;
 
 -- oldest_among: `oldest` of these topics alone (but: of all others), among the next `span` rows: a bounded step,
 --     however many of other topics are in front
@@ -199,7 +199,7 @@ WHERE (msgworker_message.object_id IS NOT NULL OR msgworker_message.status != 1)
     msgworker_message.available_at IS NULL) THEN msgworker_message.msg_id END
  FETCH FIRST :span ROWS ONLY) w
 WHERE coalesce(w.h5, 'default') IN (/* each of mw_topics */) ORDER BY w.k
- FETCH FIRST :rows ROWS ONLY;
+ FETCH FIRST :mw_rows ROWS ONLY;
 SELECT w.h0, w.h1, w.h2, w.h3, w.h4, w.h5, w.h6
 FROM (SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_oldest) */ CASE WHEN
     ((msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
@@ -218,7 +218,7 @@ WHERE (msgworker_message.object_id IS NOT NULL OR msgworker_message.status != 1)
     msgworker_message.available_at IS NULL) THEN msgworker_message.msg_id END
  FETCH FIRST :span ROWS ONLY) w
 WHERE (coalesce(w.h5, 'default') NOT IN (/* each of mw_topics */)) ORDER BY w.k
- FETCH FIRST :rows ROWS ONLY;
+ FETCH FIRST :mw_rows ROWS ONLY;
 
 -- newest: The highest id; `MIN_ID` without one
 SELECT max(msgworker_message.msg_id) AS max_1
@@ -268,7 +268,7 @@ WHERE CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 
     ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
     2147483647 AND msgworker_message.available_at IS NULL) THEN msgworker_message.msg_id END
- FETCH FIRST :rows ROWS ONLY;
+ FETCH FIRST :mw_rows ROWS ONLY;
 SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_urgent) */ msgworker_message.msg_id AS
     h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
     coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
@@ -302,7 +302,7 @@ WHERE CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 
     ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
     2147483647 AND msgworker_message.available_at IS NULL) THEN msgworker_message.msg_id END
- FETCH FIRST :rows ROWS ONLY;
+ FETCH FIRST :mw_rows ROWS ONLY;
 SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_urgent) */ msgworker_message.msg_id AS
     h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
     coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
@@ -327,7 +327,7 @@ WHERE CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 
     ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
     2147483647 AND msgworker_message.available_at IS NULL) THEN msgworker_message.msg_id END
- FETCH FIRST :rows ROWS ONLY;
+ FETCH FIRST :mw_rows ROWS ONLY;
 SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_urgent) */ msgworker_message.msg_id AS
     h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
     coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
@@ -361,7 +361,7 @@ WHERE CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 
     ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
     2147483647 AND msgworker_message.available_at IS NULL) THEN msgworker_message.msg_id END
- FETCH FIRST :rows ROWS ONLY;
+ FETCH FIRST :mw_rows ROWS ONLY;
 SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_urgent) */ msgworker_message.msg_id AS
     h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
     coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
@@ -386,7 +386,7 @@ WHERE CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 
     ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
     2147483647 AND msgworker_message.available_at IS NULL) THEN msgworker_message.msg_id END
- FETCH FIRST :rows ROWS ONLY;
+ FETCH FIRST :mw_rows ROWS ONLY;
 SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_urgent) */ msgworker_message.msg_id AS
     h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
     coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
@@ -420,7 +420,7 @@ WHERE CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 
     ((msgworker_message.status = 0 OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
     2147483647 AND msgworker_message.available_at IS NULL) THEN msgworker_message.msg_id END
- FETCH FIRST :rows ROWS ONLY;
+ FETCH FIRST :mw_rows ROWS ONLY;
 
 -- due_and_ranked: `candidates.due_after`, and `ranked` of up to `most` rows, in one statement
 SELECT q0.h0, q0.h1, q0.h2, q0.h3, q0.h4, q0.h5, q0.h6, q0.h7, q0.ranked, q0.head, q0.r
@@ -437,7 +437,7 @@ WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NOT NULL AND
     msgworker_message.available_at <= CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS TIMESTAMP) ORDER BY
     msgworker_message.available_at, msgworker_message.msg_id
- FETCH FIRST :rows ROWS ONLY) q0 UNION ALL SELECT q1.h0, q1.h1, q1.h2, q1.h3, q1.h4, q1.h5, q1.h6, q1.h7,
+ FETCH FIRST :mw_rows ROWS ONLY) q0 UNION ALL SELECT q1.h0, q1.h1, q1.h2, q1.h3, q1.h4, q1.h5, q1.h6, q1.h7,
     q1.ranked, q1.head, q1.r
 FROM (SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_urgent) */ msgworker_message.msg_id
     AS h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
@@ -481,7 +481,7 @@ WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     msgworker_message.available_at >= TO_TIMESTAMP(:at, 'SYYYY-MM-DD HH24:MI:SS.FF6') AND
     (msgworker_message.available_at > TO_TIMESTAMP(:at, 'SYYYY-MM-DD HH24:MI:SS.FF6') OR
     msgworker_message.msg_id > :id) ORDER BY msgworker_message.available_at, msgworker_message.msg_id
- FETCH FIRST :rows ROWS ONLY) q0 UNION ALL SELECT q1.h0, q1.h1, q1.h2, q1.h3, q1.h4, q1.h5, q1.h6, q1.h7,
+ FETCH FIRST :mw_rows ROWS ONLY) q0 UNION ALL SELECT q1.h0, q1.h1, q1.h2, q1.h3, q1.h4, q1.h5, q1.h6, q1.h7,
     q1.ranked, q1.head, q1.r
 FROM (SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_urgent) */ msgworker_message.msg_id
     AS h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
@@ -692,7 +692,7 @@ WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_ti
     coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
     = :o0 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
     n.msg_id END
- FETCH FIRST :rows ROWS ONLY) q0) x JOIN msgworker_message m ON m.msg_id = x.i;
+ FETCH FIRST :mw_rows ROWS ONLY) q0) x JOIN msgworker_message m ON m.msg_id = x.i;
 SELECT x.p, CASE WHEN (m.status = 0 AND (m.available_at IS NULL OR m.available_at <= CAST(SYSTIMESTAMP AT TIME
     ZONE 'UTC' AS TIMESTAMP)) AND coalesce(m.error_try_times, 0) = 0 AND coalesce(m.later_times, 0) = 0 AND
     m.unique_key IS NULL) THEN 1 ELSE 0 END AS s, m.msg_id AS r0, m.object_id AS r1, m.topic AS r2, CASE WHEN
@@ -708,7 +708,7 @@ WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_ti
     coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
     = :o0 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
     n.msg_id END
- FETCH FIRST :rows ROWS ONLY) q0 UNION ALL /* 48 more such parts */ UNION ALL SELECT q49.p AS p, q49.i AS i
+ FETCH FIRST :mw_rows ROWS ONLY) q0 UNION ALL /* 48 more such parts */ UNION ALL SELECT q49.p AS p, q49.i AS i
 FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 49 AS p, CASE WHEN (n.status
     IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
 FROM msgworker_message n
@@ -716,7 +716,7 @@ WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_ti
     coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
     = :o49 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
     THEN n.msg_id END
- FETCH FIRST :rows ROWS ONLY) q49) x JOIN msgworker_message m ON m.msg_id = x.i;
+ FETCH FIRST :mw_rows ROWS ONLY) q49) x JOIN msgworker_message m ON m.msg_id = x.i;
 SELECT x.p, CASE WHEN (m.status = 0 AND (m.available_at IS NULL OR m.available_at <= CAST(SYSTIMESTAMP AT TIME
     ZONE 'UTC' AS TIMESTAMP)) AND coalesce(m.error_try_times, 0) = 0 AND coalesce(m.later_times, 0) = 0 AND
     m.unique_key IS NULL) THEN 1 ELSE 0 END AS s, m.msg_id AS r0, m.object_id AS r1, m.topic AS r2, CASE WHEN
@@ -732,7 +732,7 @@ WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_ti
     coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
     = :o0 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN
     n.msg_id END
- FETCH FIRST :rows ROWS ONLY) q0 UNION ALL /* 48 more such parts */ UNION ALL SELECT q49.p AS p, q49.i AS i
+ FETCH FIRST :mw_rows ROWS ONLY) q0 UNION ALL /* 48 more such parts */ UNION ALL SELECT q49.p AS p, q49.i AS i
 FROM (SELECT /*+ FIRST_ROWS(100) INDEX(n msgworker_message_object) */ :"start" + 49 AS p, CASE WHEN (n.status
     IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3) THEN n.msg_id END AS i
 FROM msgworker_message n
@@ -740,7 +740,7 @@ WHERE CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_ti
     coalesce(n.object_id, CASE WHEN (n.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
     = :o49 ORDER BY CASE WHEN (n.status IN (0, 1) OR n.status = -1 AND coalesce(n.error_try_times, 0) < 3)
     THEN n.msg_id END
- FETCH FIRST :rows ROWS ONLY) q49) x JOIN msgworker_message m ON m.msg_id = x.i;
+ FETCH FIRST :mw_rows ROWS ONLY) q49) x JOIN msgworker_message m ON m.msg_id = x.i;
 
 -- ==================== done: The settle of messages that are done, and the flag's move to the next message of each lane
 

@@ -15,7 +15,7 @@ WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NULL AND
     (msgworker_message.object_id IS NOT NULL OR msgworker_message.status != 1) AND msgworker_message.msg_id >=
     %(mark)s::BIGINT ORDER BY msgworker_message.msg_id
- LIMIT %(rows)s::INTEGER;
+ LIMIT %(mw_rows)s::INTEGER;
 SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
     coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
     msgworker_message.topic AS h5, CASE WHEN (msgworker_message.available_at IS NULL OR
@@ -27,7 +27,7 @@ WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     %(mark)s::BIGINT AND (msgworker_message.object_id IS NOT NULL OR (msgworker_message.msg_id %%
     %(period)s::BIGINT + %(period)s::BIGINT) %% %(period)s::BIGINT BETWEEN %(least)s::BIGINT AND
     %(most)s::BIGINT) ORDER BY msgworker_message.msg_id
- LIMIT %(rows)s::INTEGER;
+ LIMIT %(mw_rows)s::INTEGER;
 
 -- due_after: Rows whose instant has passed, after the (`waits_until`, msg_id) `since`, in that order; None =
 --     from the first
@@ -41,7 +41,7 @@ WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NOT NULL AND
     msgworker_message.available_at <= statement_timestamp() ORDER BY msgworker_message.available_at,
     msgworker_message.msg_id
- LIMIT %(rows)s::INTEGER;
+ LIMIT %(mw_rows)s::INTEGER;
 SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
     coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
     msgworker_message.topic AS h5, CASE WHEN (msgworker_message.available_at IS NULL OR
@@ -54,7 +54,7 @@ WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     CAST(%(at)s::VARCHAR AS TIMESTAMP WITH TIME ZONE) AND (msgworker_message.available_at >
     CAST(%(at)s::VARCHAR AS TIMESTAMP WITH TIME ZONE) OR msgworker_message.msg_id > %(id)s::BIGINT) ORDER BY
     msgworker_message.available_at, msgworker_message.msg_id
- LIMIT %(rows)s::INTEGER;
+ LIMIT %(mw_rows)s::INTEGER;
 
 -- heads: The head of each object behind the object `after` (None = from the first), and the next cursor
 WITH RECURSIVE ring(o, k) AS
@@ -157,7 +157,7 @@ WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND (msgworker_message.object_id IS NOT NULL OR
     msgworker_message.status != 1) AND msgworker_message.object_id IS NULL AND msgworker_message.msg_id >
     %(after)s::BIGINT ORDER BY msgworker_message.object_id, msgworker_message.msg_id
- LIMIT %(rows)s::INTEGER;
+ LIMIT %(mw_rows)s::INTEGER;
 SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
     coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
     msgworker_message.topic AS h5, CASE WHEN (msgworker_message.available_at IS NULL OR
@@ -169,7 +169,7 @@ WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     %(after)s::BIGINT AND (msgworker_message.msg_id %% %(period)s::BIGINT + %(period)s::BIGINT) %%
     %(period)s::BIGINT BETWEEN %(least)s::BIGINT AND %(most)s::BIGINT ORDER BY msgworker_message.object_id,
     msgworker_message.msg_id
- LIMIT %(rows)s::INTEGER;
+ LIMIT %(mw_rows)s::INTEGER;
 
 -- oldest_among: `oldest` of these topics alone (but: of all others), among the next `span` rows: a bounded step,
 --     however many of other topics are in front
@@ -195,7 +195,7 @@ WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
  LIMIT %(span)s::INTEGER) AS w
 WHERE (CAST(coalesce((CAST(w.h5 AS TEXT) COLLATE "C"), 'default') AS TEXT) COLLATE "C") IN (/* each of
     mw_topics */) ORDER BY w.k
- LIMIT %(rows)s::INTEGER;
+ LIMIT %(mw_rows)s::INTEGER;
 SELECT w.h0, w.h1, w.h2, w.h3, w.h4, w.h5, w.h6
 FROM (SELECT msgworker_message.msg_id AS k, msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1,
     msgworker_message.status AS h2, coalesce(msgworker_message.error_try_times, 0) AS h3,
@@ -210,7 +210,7 @@ WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
  LIMIT %(span)s::INTEGER) AS w
 WHERE ((CAST(coalesce((CAST(w.h5 AS TEXT) COLLATE "C"), 'default') AS TEXT) COLLATE "C") NOT IN (/* each of
     mw_topics */)) ORDER BY w.k
- LIMIT %(rows)s::INTEGER;
+ LIMIT %(mw_rows)s::INTEGER;
 
 -- newest: The highest id; `MIN_ID` without one
 SELECT max(msgworker_message.msg_id) AS max_1
@@ -248,7 +248,7 @@ WHERE CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
     2147483647 AND msgworker_message.available_at IS NULL) THEN 1 ELSE 0 END = 1 ORDER BY
     msgworker_message.priority DESC, msgworker_message.msg_id
- LIMIT %(rows)s::INTEGER;
+ LIMIT %(mw_rows)s::INTEGER;
 SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
     coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
     msgworker_message.topic AS h5, CASE WHEN (msgworker_message.available_at IS NULL OR
@@ -265,7 +265,7 @@ WHERE CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 
     msgworker_message.priority <= 0 - %(rank)s::INTEGER AND (msgworker_message.priority < 0 -
     %(rank)s::INTEGER OR msgworker_message.msg_id > %(id)s::BIGINT) ORDER BY msgworker_message.priority DESC,
     msgworker_message.msg_id
- LIMIT %(rows)s::INTEGER;
+ LIMIT %(mw_rows)s::INTEGER;
 SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
     coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
     msgworker_message.topic AS h5, CASE WHEN (msgworker_message.available_at IS NULL OR
@@ -281,7 +281,7 @@ WHERE CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
     2147483647 AND msgworker_message.available_at IS NULL) THEN 1 ELSE 0 END = 1 ORDER BY
     msgworker_message.priority DESC, msgworker_message.msg_id
- LIMIT %(rows)s::INTEGER;
+ LIMIT %(mw_rows)s::INTEGER;
 SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
     coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
     msgworker_message.topic AS h5, CASE WHEN (msgworker_message.available_at IS NULL OR
@@ -299,7 +299,7 @@ WHERE CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 
     msgworker_message.priority <= 0 - %(rank)s::INTEGER AND (msgworker_message.priority < 0 -
     %(rank)s::INTEGER OR msgworker_message.msg_id > %(id)s::BIGINT) ORDER BY msgworker_message.priority DESC,
     msgworker_message.msg_id
- LIMIT %(rows)s::INTEGER;
+ LIMIT %(mw_rows)s::INTEGER;
 SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
     coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
     msgworker_message.topic AS h5, CASE WHEN (msgworker_message.available_at IS NULL OR
@@ -315,7 +315,7 @@ WHERE CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.priority BETWEEN 1 AND
     2147483647 AND msgworker_message.available_at IS NULL) THEN 1 ELSE 0 END = 1 ORDER BY
     msgworker_message.priority DESC, msgworker_message.msg_id
- LIMIT %(rows)s::INTEGER;
+ LIMIT %(mw_rows)s::INTEGER;
 SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgworker_message.status AS h2,
     coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS h4,
     msgworker_message.topic AS h5, CASE WHEN (msgworker_message.available_at IS NULL OR
@@ -333,7 +333,7 @@ WHERE CASE WHEN ((msgworker_message.status = 0 OR msgworker_message.status = -1 
     msgworker_message.priority <= 0 - %(rank)s::INTEGER AND (msgworker_message.priority < 0 -
     %(rank)s::INTEGER OR msgworker_message.msg_id > %(id)s::BIGINT) ORDER BY msgworker_message.priority DESC,
     msgworker_message.msg_id
- LIMIT %(rows)s::INTEGER;
+ LIMIT %(mw_rows)s::INTEGER;
 
 -- due_and_ranked: `candidates.due_after`, and `ranked` of up to `most` rows, in one statement
 SELECT q0.h0, q0.h1, q0.h2, q0.h3, q0.h4, q0.h5, q0.h6, q0.h7, q0.ranked, q0.head, q0.r
@@ -348,7 +348,7 @@ WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.available_at IS NOT NULL AND
     msgworker_message.available_at <= statement_timestamp() ORDER BY msgworker_message.available_at,
     msgworker_message.msg_id
- LIMIT %(rows)s::INTEGER) AS q0 UNION ALL SELECT q1.h0, q1.h1, q1.h2, q1.h3, q1.h4, q1.h5, q1.h6, q1.h7,
+ LIMIT %(mw_rows)s::INTEGER) AS q0 UNION ALL SELECT q1.h0, q1.h1, q1.h2, q1.h3, q1.h4, q1.h5, q1.h6, q1.h7,
     q1.ranked, q1.head, q1.r
 FROM (SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgworker_message.status AS
     h2, coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS
@@ -380,7 +380,7 @@ WHERE (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
     CAST(%(at)s::VARCHAR AS TIMESTAMP WITH TIME ZONE) AND (msgworker_message.available_at >
     CAST(%(at)s::VARCHAR AS TIMESTAMP WITH TIME ZONE) OR msgworker_message.msg_id > %(id)s::BIGINT) ORDER BY
     msgworker_message.available_at, msgworker_message.msg_id
- LIMIT %(rows)s::INTEGER) AS q0 UNION ALL SELECT q1.h0, q1.h1, q1.h2, q1.h3, q1.h4, q1.h5, q1.h6, q1.h7,
+ LIMIT %(mw_rows)s::INTEGER) AS q0 UNION ALL SELECT q1.h0, q1.h1, q1.h2, q1.h3, q1.h4, q1.h5, q1.h6, q1.h7,
     q1.ranked, q1.head, q1.r
 FROM (SELECT msgworker_message.msg_id AS h0, msgworker_message.object_id AS h1, msgworker_message.status AS
     h2, coalesce(msgworker_message.error_try_times, 0) AS h3, coalesce(msgworker_message.crash_times, 0) AS
@@ -560,7 +560,7 @@ FROM unnest(CAST(%(places)s::VARCHAR AS INTEGER[]), %(objects)s::VARCHAR(190)[] 
 FROM msgworker_message AS m
 WHERE m.object_id = o.object_id AND (m.status IN (0, 1) OR m.status = -1 AND coalesce(m.error_try_times, 0) <
     3) AND (m.object_id IS NOT NULL OR m.status != 1) ORDER BY m.msg_id
- LIMIT %(rows)s::INTEGER) AS r ON true;
+ LIMIT %(mw_rows)s::INTEGER) AS r ON true;
 
 -- ==================== done: The settle of messages that are done, and the flag's move to the next message of each lane
 

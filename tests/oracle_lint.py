@@ -7,9 +7,19 @@ from __future__ import annotations
 
 import re
 
+from sqlalchemy.dialects.oracle.base import RESERVED_WORDS
+
 MAX_IDENTIFIER = 30
 MAX_IN_LIST = 1000
 _FLAGS = re.IGNORECASE | re.DOTALL
+
+_RESERVED = (
+    *RESERVED_WORDS,  # the dialect quotes these
+    *("access", "add", "audit", "column", "file", "immediate", "increment", "initial"),
+    *("maxextents", "mlslabel", "modify", "noaudit", "offline", "online", "privileges", "row"),
+    *("rowid", "rownum", "rows", "session", "successful", "sysdate", "validate", "whenever"),
+)
+"""Of the manual of its SQL, the words that are marked as reserved."""
 
 RULES: dict[str, str] = {
     r"\bLIMIT\s+[:\d?]": "ORA-00933: LIMIT",
@@ -28,9 +38,7 @@ RULES: dict[str, str] = {
     r"(=|<>|!=)\s*''": "compared with an empty text, which is NULL",
     r"VALUES\s*\([^()]*\)\s*,\s*\(": "VALUES of many rows (before 23ai)",
     r"\bRETURNING\b(?!.*\bINTO\b)": "RETURNING without INTO",
-    r":(date|level|size|mode|comment|number|uid|user|file|option|start|session)\b": (
-        "ORA-01745: a reserved word as the name of a parameter"
-    ),
+    rf":({'|'.join(_RESERVED)})\b": "ORA-01745: a reserved word as the name of a parameter",
     r":_|:\d+[a-z]": "ORA-01036: the name of a parameter",
     r";\s*$": "ORA-00933: a semicolon at the end",
     r"\bNOW\(\)|\bINTERVAL\s+\d": "not Oracle's arithmetic of dates",

@@ -17,9 +17,9 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from msgworker.config import nearest
 from msgworker.db.connections import closed_after_failure, doubt_sessions, is_a, watch_sessions
-from msgworker.db.database import DATABASES, NAMES, of, of_dialect
+from msgworker.db.database import DATABASES, NAMES, Trouble, of, of_dialect
 from msgworker.db.drivers import ISOLATION, is_aborted
-from msgworker.db.errors import MASK, Trouble, is_time_limit
+from msgworker.db.errors import MASK, is_time_limit
 from msgworker.db.servers import ROLLED_BACK
 from msgworker.errors import ConfigError
 

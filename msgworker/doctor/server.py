@@ -146,10 +146,10 @@ def _candidates(p: Subject, t: Tables) -> tuple[Any, dict[str, Any], str]:
     if t.database.oldest_index:
         candidates.oldest(p.conn, t, mark=bounded.MOST, limit=1)
         index = t.spec.index_name("oldest")
-        return t.built("oldest", _never), {"mark": bounded.LEAST, "rows": 100}, index
+        return t.built("oldest", _never), {"mark": bounded.LEAST, "mw_rows": 100}, index
     candidates.heads(p.conn, t, after=LAST_KEY, limit=1)
     index = t.spec.index_name("object")
-    return t.built(("page", False, None), _never), {"after": "", "rows": 100}, index
+    return t.built(("page", False, None), _never), {"after": "", "mw_rows": 100}, index
 
 
 def _never() -> Any:

@@ -166,11 +166,11 @@ def by_object(
         if last is not None:
             query = query.where(key > _bound(t, last))
         e = query.order_by(key, order).limit(bindparam("scan", type_=sa.Integer())).subquery("e").c
-        most = bindparam("rows", type_=sa.Integer())
+        most = bindparam("mw_rows", type_=sa.Integer())
         columns: list[Any] = [sa.func.min(e.i), beginning(e.o), sa.func.count()]
         return sa.select(*columns).group_by(e.o).order_by(e.o).limit(most)
 
-    params = {"scan": scan, "rows": limit} | ({} if last is None else {"last": last.value})
+    params = {"scan": scan, "mw_rows": limit} | ({} if last is None else {"last": last.value})
     by_key = None if last is None else last.by_key
     found = conn.execute(t.built(("lanes_by_object", by_key), build), params).all()
     ids = [int(row[0]) for row in found if row[0] is not None]
@@ -270,10 +270,10 @@ def _running(conn: Connection, t: Tables, limit: int) -> Iterable[Any]:
         columns: list[Any] = [c.msg_id, _key(t, c)]
         query = sa.select(*columns).select_from(ids.join(t.message, ids.c.i == c.msg_id))
         order = c.msg_id if c.claimed_at is None else c.claimed_at
-        rows = bindparam("rows", type_=sa.Integer())
+        rows = bindparam("mw_rows", type_=sa.Integer())
         return query.where(c.object_id.is_not(None)).order_by(order).limit(rows)
 
-    return conn.execute(t.built("lanes_running", build), {"rows": limit}).all()
+    return conn.execute(t.built("lanes_running", build), {"mw_rows": limit}).all()
 
 
 def _failing(conn: Connection, t: Tables, limit: int, scan: int) -> Iterable[Any]:
@@ -292,9 +292,9 @@ def _failing(conn: Connection, t: Tables, limit: int, scan: int) -> Iterable[Any
         most = bindparam("scan", type_=sa.Integer())
         w = waits.where(*walk.where).order_by(*walk.order).limit(most).subquery("w").c
         query = sa.select(w.i, w.o).where(w.f == 1, w.o.is_not(None)).order_by(w.a, w.i)
-        return query.limit(bindparam("rows", type_=sa.Integer()))
+        return query.limit(bindparam("mw_rows", type_=sa.Integer()))
 
-    params = {"rows": limit, "scan": scan}
+    params = {"mw_rows": limit, "scan": scan}
     return conn.execute(t.built("lanes_failing", build), params).all()
 
 
@@ -305,11 +305,11 @@ def _first(
 
     def build() -> sa.Select[Any]:
         c = t.cols()
-        rows = bindparam("rows", type_=sa.Integer())
+        rows = bindparam("mw_rows", type_=sa.Integer())
         wanted = [c.object_id.is_not(None), *where]
         return walk.query(t, [c.msg_id, _key(t, c)], wanted, end=None, limit=rows)
 
-    return conn.execute(t.built(("lanes", walk.by), build), {"rows": limit}).all()
+    return conn.execute(t.built(("lanes", walk.by), build), {"mw_rows": limit}).all()
 
 
 def _deepest(conn: Connection, t: Tables, limit: int, scan: int) -> tuple[list[int], int, int]:
@@ -332,7 +332,7 @@ def _deepest(conn: Connection, t: Tables, limit: int, scan: int) -> tuple[list[i
     def deepest(last: _Place | None) -> sa.Select[Any]:
         g = grouped(last)
         query = sa.select(g.i).order_by(g.n.desc(), g.i)
-        return query.limit(bindparam("rows", type_=sa.Integer()))
+        return query.limit(bindparam("mw_rows", type_=sa.Integer()))
 
     def total() -> sa.Select[Any]:
         columns: list[Any] = [sa.func.count(), sa.func.sum(grouped(None).n)]
@@ -340,7 +340,7 @@ def _deepest(conn: Connection, t: Tables, limit: int, scan: int) -> tuple[list[i
 
     end = conn.execute(t.built("lanes_scanned", scanned), {"scan": scan - 1}).first()
     last = None if end is None else _place(t, end[0], end[1])
-    params: dict[str, Any] = {"rows": limit} | ({} if last is None else {"last": last.value})
+    params: dict[str, Any] = {"mw_rows": limit} | ({} if last is None else {"last": last.value})
     by_key = None if last is None else last.by_key
     statement = t.built(("lanes_deepest", by_key), partial(deepest, last))
     ids = [int(one) for one in conn.scalars(statement, params) if one is not None]
@@ -362,9 +362,9 @@ def _deepest_of_entries(
         g = sa.select(*columns).group_by(e.o).subquery("g").c
         objects, total = sa.func.count().over(), sa.func.sum(g.n).over()
         query = sa.select(g.i, g.n, objects, total).order_by(g.n.desc(), g.i)
-        return query.limit(bindparam("rows", type_=sa.Integer()))
+        return query.limit(bindparam("mw_rows", type_=sa.Integer()))
 
-    params = {"scan": scan, "rows": limit}
+    params = {"scan": scan, "mw_rows": limit}
     found = conn.execute(t.built("lanes_deepest", build), params).all()
     if not found:
         return [], 0, 0

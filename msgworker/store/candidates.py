@@ -134,9 +134,9 @@ def oldest(
         query = query.where(t.oldest_rows(c), key >= bindparam("mark", type_=sa.BigInteger()))
         if share is not None:
             query = query.where(sa.or_(c.object_id.is_not(None), _in_share(c)))
-        return query.order_by(key).limit(bindparam("rows", type_=sa.Integer()))
+        return query.order_by(key).limit(bindparam("mw_rows", type_=sa.Integer()))
 
-    params = {"mark": mark, "rows": limit, **_of_share(share)}
+    params = {"mark": mark, "mw_rows": limit, **_of_share(share)}
     kind = "oldest" if share is None else "oldest of a share"
     return as_candidates(sent_often(conn, t, kind, build, params))
 
@@ -207,10 +207,10 @@ def oldest_among(
         query = query.where(topic_among(t, w[hints[TOPIC].name], but=but))
         if not by_age:
             query = query.where(w.u.is_not(None))
-        return query.order_by(w.k).limit(bindparam("rows", type_=sa.Integer()))
+        return query.order_by(w.k).limit(bindparam("mw_rows", type_=sa.Integer()))
 
     params = {"mark": mark, "span": span}
-    names: dict[str, Any] = {"mw_topics": sorted(topics), "rows": limit}
+    names: dict[str, Any] = {"mw_topics": sorted(topics), "mw_rows": limit}
     read, last = _reach(conn, t, "oldest_end", pages, params)
     rows = as_candidates(fetch(conn, t.built(("oldest_among", but), build), params | names))
     if len(rows) >= limit:
@@ -249,7 +249,7 @@ def due_after(
         return []
     statement = t.built(("due", since is None), partial(due_rows, t, since is None))
     at, msg_id = since or (None, None)
-    return as_candidates(fetch(conn, statement, {"at": at, "id": msg_id, "rows": limit}))
+    return as_candidates(fetch(conn, statement, {"at": at, "id": msg_id, "mw_rows": limit}))
 
 
 def due_rows(t: Tables, from_start: bool, *more: ColumnElement[Any]) -> Select[Any]:
@@ -268,7 +268,7 @@ def due_rows(t: Tables, from_start: bool, *more: ColumnElement[Any]) -> Select[A
             sa.or_(c.available_at > at, c.msg_id > bindparam("id", type_=sa.BigInteger())),
         )
     query = query.order_by(c.available_at, c.msg_id)
-    return query.limit(bindparam("rows", type_=sa.Integer()))
+    return query.limit(bindparam("mw_rows", type_=sa.Integer()))
 
 
 class Those(NamedTuple):
@@ -378,7 +378,7 @@ def _page(
             page = page.where(key > bindparam("after", type_=t.key_type))
         if ends:
             page = page.where(key <= bindparam("last", type_=t.key_type))
-        return page.order_by(key, t.open_msg_id(p)).limit(bindparam("rows", type_=sa.Integer()))
+        return page.order_by(key, t.open_msg_id(p)).limit(bindparam("mw_rows", type_=sa.Integer()))
 
     def build(from_start: bool) -> Select[Any]:
         w = read(from_start, those is not None).subquery("w").c
@@ -403,7 +403,10 @@ def _page(
         rows_read = max(PAGE // 4, limit)
     while len(seen) < limit:
         from_start = after is None
-        key, params = ("page", from_start, those and those.but), {"after": after, "rows": rows_read}
+        key, params = (
+            ("page", from_start, those and those.but),
+            {"after": after, "mw_rows": rows_read},
+        )
         if those is not None:
             bounded = until is not None
             page = partial(read, from_start, bounded)
@@ -411,7 +414,7 @@ def _page(
             read_rows, last = _reach(conn, t, ("page_end", from_start, bounded), page, asked)
             if last is None:
                 return seen, until
-            params |= {"last": last, "rows": rows_read + PAGE} | _names(those)
+            params |= {"last": last, "mw_rows": rows_read + PAGE} | _names(those)
         found = fetch(conn, t.built(key, partial(build, from_start)), params)
         rows = as_candidates([row[:-2] for row in found if row[1] is not None])
         seen += rows
@@ -452,7 +455,7 @@ def without_object(
         if share is not None:
             where.append(_in_share(c))
         query = query.where(*where).order_by(*order, key)
-        return query.limit(bindparam("rows", type_=sa.Integer()))
+        return query.limit(bindparam("mw_rows", type_=sa.Integer()))
 
     def build(but: bool | None) -> Select[Any]:
         c = t.cols()
@@ -463,14 +466,14 @@ def without_object(
         query: Select[Any] = sa.select(*(w[hint.name] for hint in hints))
         return query.where(topic_among(t, w[hints[TOPIC].name], but=but)).order_by(w.k)
 
-    params: dict[str, Any] = {"after": MIN_ID if after is None else after, "rows": limit}
+    params: dict[str, Any] = {"after": MIN_ID if after is None else after, "mw_rows": limit}
     if those is None:
         kind = "without_object" if share is None else "without_object of a share"
         statement = t.built(kind, partial(build, None))
         rows = as_candidates(fetch(conn, statement, params | _of_share(share)))
         return rows, rows[-1].msg_id if len(rows) == limit else None
     span, bounded = max(PAGE, limit), until is not None
-    params["rows"] = span
+    params["mw_rows"] = span
 
     def page() -> Select[Any]:
         return read(t.open_msg_id(t.cols()).label("k"), bounded=bounded)
@@ -480,6 +483,6 @@ def without_object(
     if last is None:
         return [], until
     statement = t.built(("without_object", those.but), partial(build, those.but))
-    named = {"last": last, "rows": span + PAGE, "mw_topics": sorted(those.topics)}
+    named = {"last": last, "mw_rows": span + PAGE, "mw_topics": sorted(those.topics)}
     rows = as_candidates(fetch(conn, statement, params | named))
     return rows, until if read_rows < span else int(last)

@@ -136,7 +136,7 @@ def _lateral(
             sa.select(*_run_columns(t, c, role))
             .where(c.object_id == objects.c.object_id, t.open_rows(c))
             .order_by(c.msg_id)
-            .limit(bindparam("rows", type_=sa.Integer()))
+            .limit(bindparam("mw_rows", type_=sa.Integer()))
             .lateral("r")
         )
         return sa.select(objects.c.place, rows).select_from(objects.join(rows, sa.true()))
@@ -144,7 +144,7 @@ def _lateral(
     params = {
         "places": array_text(range(len(asked))),
         "objects": [row.object_id for row in asked],
-        "rows": limit,
+        "mw_rows": limit,
     }
     return sent_often(conn, t, ("runs_lateral", role), build, params)
 
@@ -164,14 +164,14 @@ def _by_heads(
             t.hinted(sa.select(n.msg_id), behind, "object")
             .where(t.open_object(n) == t.object_key(h), t.open_rows(n))
             .order_by(t.open_msg_id(n))
-            .limit(bindparam("rows", type_=sa.Integer()))
+            .limit(bindparam("mw_rows", type_=sa.Integer()))
             .correlate(head)
         )
         place = listed.c.key.label("p")
         joined = listed.join(head, h.msg_id == listed.c.value).join(source, c.msg_id.in_(ids))
         return sa.select(place, *_run_columns(t, c, role)).select_from(joined)
 
-    params = {"heads": [row.msg_id for row in asked], "rows": limit}
+    params = {"heads": [row.msg_id for row in asked], "mw_rows": limit}
     return fetch(conn, t.built(("runs_by_heads", role), build), params)
 
 
@@ -193,7 +193,7 @@ def _union(
                 t.hinted(sa.select(*pair), source, "object")
                 .where(t.open_object(n) == bindparam(f"o{i}", type_=t.key_type), t.open_rows(n))
                 .order_by(t.open_msg_id(n))
-                .limit(bindparam("rows", type_=sa.Integer()))
+                .limit(bindparam("mw_rows", type_=sa.Integer()))
             )
             selects.append(in_union(t, ids, f"q{i}"))
         union: Any = sa.union_all(*selects) if branches > 1 else selects[0]
@@ -213,7 +213,7 @@ def _union(
         params: dict[str, Any] = {f"o{i}": None for i in range(branches)}
         params |= {f"o{i}": t.key(row.object_id) for i, row in enumerate(portion)}
         statement = t.built(("runs_union", branches, role), partial(build, branches))
-        found = fetch(conn, statement, params | {"start": start, "rows": limit})
+        found = fetch(conn, statement, params | {"start": start, "mw_rows": limit})
         odd = odd or isinstance(found, Escaped)
         out += found
     return Escaped(out) if odd else out

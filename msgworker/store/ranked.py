@@ -137,14 +137,14 @@ def ranked(
     def build() -> Select[Any]:
         c = t.cols()
         value = [] if role is None else [t.slice_value(c, role).label("v")]
-        query = _by_rank(t, *hint_columns(t, c), *value, _is_head(t), limit="rows")
+        query = _by_rank(t, *hint_columns(t, c), *value, _is_head(t), limit="mw_rows")
         if after is None:
             return query
         rank = bindparam("rank", type_=sa.Integer())
         msg_id = bindparam("id", type_=sa.BigInteger())
         return query.where(*urgent_behind(t, c, rank, msg_id))
 
-    params: dict[str, Any] = {"rows": limit}
+    params: dict[str, Any] = {"mw_rows": limit}
     if after is not None:
         params |= {"rank": after[0], "id": after[1]}
     found = fetch(conn, t.built(("ranked", after is None, role), build), params)
@@ -170,7 +170,7 @@ def due_and_ranked(
 
     statement = t.built(("due_and_ranked", since is None), build)
     at, msg_id = since or (None, None)
-    params = {"at": at, "id": msg_id, "rows": limit, "most": most}
+    params = {"at": at, "id": msg_id, "mw_rows": limit, "most": most}
     rows = fetch(conn, statement, params)
     found = _as_ranked([row for row in rows if row[-3]], most, 3, {})
     due = [row for row in rows if not row[-3]]

@@ -231,7 +231,7 @@ def _read(
     build: _Build,
     shape: _Shape,
 ) -> dict[Any, Page]:
-    params: dict[str, Any] = {"rows": rows}
+    params: dict[str, Any] = {"mw_rows": rows}
     values = [0 if shape.null else place.value for place in places]
     afters = [place.after for place in places]
     if t.database.arrays:
@@ -304,7 +304,7 @@ def _hopped(t: Tables, shape: _Shape) -> Any:
     begin = sa.select(asked.c.v.label("v"), first.label("o"), one.label("k"))
     ring = begin.cte("ring", recursive=True)
     more = sa.select(ring.c.v, step("n", ring.c.v, ring.c.o), ring.c.k + one).where(
-        ring.c.o.is_not(None), ring.c.k < bindparam("rows", type_=sa.Integer())
+        ring.c.o.is_not(None), ring.c.k < bindparam("mw_rows", type_=sa.Integer())
     )
     ring = ring.union_all(more)
     # LATERAL: no planner takes it for a join with the whole table
@@ -331,7 +331,7 @@ def _heads(t: Tables, shape: _Shape) -> Any:
         page = t.hinted(page, source, SLICES[role]).where(*_is_in(t, p, shape, value))
         page = page.where(*t.slice_entries(p, role))
         page = page.where(key.is_not(None) if after is None else key > after)
-        page = page.order_by(key, t.open_msg_id(p)).limit(bindparam("rows", type_=sa.Integer()))
+        page = page.order_by(key, t.open_msg_id(p)).limit(bindparam("mw_rows", type_=sa.Integer()))
         selects.append(_branch(t, page, asked, i))
     u = _together(selects).c
     grouped = sa.select(
@@ -361,7 +361,7 @@ def _without_object(t: Tables, shape: _Shape) -> Any:
             page = page.where(key > after)
         # Its first key is the same in all rows: an order that only the index of slices gives.
         order = [] if t.database.index_hint else [p.object_id]
-        page = page.order_by(*order, key).limit(bindparam("rows", type_=sa.Integer()))
+        page = page.order_by(*order, key).limit(bindparam("mw_rows", type_=sa.Integer()))
         selects.append(_branch(t, page, asked, i))
     u = _together(selects)
     return sa.select(u).order_by(u.c.v, u.c.k)
@@ -396,7 +396,7 @@ def heads_by_age(
     apart = t.null_shard_apart(role)
     asked += [[None, after] for value, after in asked if value == 0 and apart]
     key = ("slices_by_age", role)
-    params = {"places": json.dumps(asked), "rows": rows}
+    params = {"places": json.dumps(asked), "mw_rows": rows}
     by_value: dict[Any, list[Any]] = {value: [] for value, _ in asked}
     for row in fetch(conn, t.built(key, lambda: _heads_by_age(t, role)), params):
         by_value[row[-4]].append(row)
@@ -414,7 +414,7 @@ def heads_of_job(conn: Connection, t: Tables, place: Place, rows: int) -> Page:
     of their objects, whatever job the others belong to."""
     statement = t.built("heads_of_job", lambda: _heads_of_job(t))
     after = MIN_ID if place.after is None else place.after
-    found = fetch(conn, statement, {"mw_job": place.value, "after": after, "rows": rows})
+    found = fetch(conn, statement, {"mw_job": place.value, "after": after, "mw_rows": rows})
     # Ids that are no numbers cannot be claimed.
     ids = [whole_number(row[0]) for row in found]
     by_status: dict[int, list[int]] = {}
@@ -440,7 +440,7 @@ def _heads_of_job(t: Tables) -> Any:
         if status is Status.FAILED:
             query = query.where(t.tries_left(c))
         query = query.where(c.msg_id > bindparam("after", type_=sa.BigInteger()))
-        query = query.order_by(c.msg_id).limit(bindparam("rows", type_=sa.Integer()))
+        query = query.order_by(c.msg_id).limit(bindparam("mw_rows", type_=sa.Integer()))
         selects.append(in_union(t, query, f"q{n}"))
     return sa.union_all(*selects)
 
@@ -470,7 +470,7 @@ def _heads_by_age(t: Tables, role: str) -> Any:
         return source, c, [same, t.slice_rows(c, role), c.msg_id > asked.c.a]
 
     source, n, where = behind("n")
-    rows: Any = bindparam("rows", type_=sa.Integer()) - ONE
+    rows: Any = bindparam("mw_rows", type_=sa.Integer()) - ONE
     last = t.hinted(sa.select(n.msg_id), source, SLICES[role]).where(*where).order_by(n.msg_id)
     until = last.limit(ONE).offset(rows).scalar_subquery()
     source, p, where = behind("p")
