@@ -1173,7 +1173,7 @@ INSERT INTO msgworker_message (topic, object_id, status, error_try_times, payloa
     priority, unique_key, unique_kept) VALUES (%s, %s, 0, 0, %s, %s, %s, %s, %s, %s);
 
 -- replace: Give a message that was never claimed what the new one says; whether that was done
-UPDATE msgworker_message SET payload=%s, available_at=NULL, priority=%s, headers=NULL WHERE
+UPDATE msgworker_message SET payload=%s, available_at=NULL, priority=%s, unique_kept=%s, headers=NULL WHERE
     msgworker_message.msg_id = %s AND msgworker_message.unique_key = %s AND msgworker_message.status = 0 AND
     coalesce(msgworker_message.error_try_times, 0) = 0 AND msgworker_message.claimed_at IS NULL AND
     coalesce(msgworker_message.later_times, 0) = 0 AND msgworker_message.job_id IS NULL;
@@ -1182,7 +1182,7 @@ UPDATE msgworker_message SET payload=%s, available_at=(utc_timestamp(6) + INTERV
     msgworker_message.unique_key = %s AND msgworker_message.status = 0 AND
     coalesce(msgworker_message.error_try_times, 0) = 0 AND msgworker_message.claimed_at IS NULL AND
     coalesce(msgworker_message.later_times, 0) = 0 AND msgworker_message.job_id IS NULL;
-UPDATE msgworker_message SET payload=%s, available_at=%s, priority=%s, headers=NULL WHERE
+UPDATE msgworker_message SET payload=%s, available_at=%s, priority=%s, unique_kept=%s, headers=NULL WHERE
     msgworker_message.msg_id = %s AND msgworker_message.unique_key = %s AND msgworker_message.status = 0 AND
     coalesce(msgworker_message.error_try_times, 0) = 0 AND msgworker_message.claimed_at IS NULL AND
     coalesce(msgworker_message.later_times, 0) = 0 AND msgworker_message.job_id IS NULL;

@@ -1645,22 +1645,22 @@ INSERT INTO msgworker_message (topic, object_id, status, error_try_times, payloa
     :b_priority, :b_unique_key, :b_unique_kept) RETURNING msgworker_message.msg_id INTO :ret_0;
 
 -- replace: Give a message that was never claimed what the new one says; whether that was done
-UPDATE msgworker_message SET payload=:b_payload, available_at=NULL, priority=:b_priority, headers=NULL WHERE
-    msgworker_message.msg_id = :msg_id_1 AND msgworker_message.unique_key = :param_1 AND
-    msgworker_message.status = 0 AND coalesce(msgworker_message.error_try_times, 0) = 0 AND
-    msgworker_message.claimed_at IS NULL AND coalesce(msgworker_message.later_times, 0) = 0 AND
-    msgworker_message.job_id IS NULL;
+UPDATE msgworker_message SET payload=:b_payload, available_at=NULL, priority=:b_priority,
+    unique_kept=:b_unique_kept, headers=NULL WHERE msgworker_message.msg_id = :msg_id_1 AND
+    msgworker_message.unique_key = :param_1 AND msgworker_message.status = 0 AND
+    coalesce(msgworker_message.error_try_times, 0) = 0 AND msgworker_message.claimed_at IS NULL AND
+    coalesce(msgworker_message.later_times, 0) = 0 AND msgworker_message.job_id IS NULL;
 UPDATE msgworker_message SET payload=:b_payload, available_at=(CAST(SYSTIMESTAMP AT TIME ZONE 'UTC' AS
     TIMESTAMP) + NUMTODSINTERVAL(:b_delay, 'SECOND')), priority=:b_priority, headers=NULL WHERE
     msgworker_message.msg_id = :msg_id_1 AND msgworker_message.unique_key = :param_1 AND
     msgworker_message.status = 0 AND coalesce(msgworker_message.error_try_times, 0) = 0 AND
     msgworker_message.claimed_at IS NULL AND coalesce(msgworker_message.later_times, 0) = 0 AND
     msgworker_message.job_id IS NULL;
-UPDATE msgworker_message SET payload=:b_payload, available_at=:b_at, priority=:b_priority, headers=NULL WHERE
-    msgworker_message.msg_id = :msg_id_1 AND msgworker_message.unique_key = :param_1 AND
-    msgworker_message.status = 0 AND coalesce(msgworker_message.error_try_times, 0) = 0 AND
-    msgworker_message.claimed_at IS NULL AND coalesce(msgworker_message.later_times, 0) = 0 AND
-    msgworker_message.job_id IS NULL;
+UPDATE msgworker_message SET payload=:b_payload, available_at=:b_at, priority=:b_priority,
+    unique_kept=:b_unique_kept, headers=NULL WHERE msgworker_message.msg_id = :msg_id_1 AND
+    msgworker_message.unique_key = :param_1 AND msgworker_message.status = 0 AND
+    coalesce(msgworker_message.error_try_times, 0) = 0 AND msgworker_message.claimed_at IS NULL AND
+    coalesce(msgworker_message.later_times, 0) = 0 AND msgworker_message.job_id IS NULL;
 
 -- give_up: Free the key of a message that holds it while it is open
 UPDATE msgworker_message SET unique_key=NULL WHERE msgworker_message.msg_id = :msg_id_1 AND

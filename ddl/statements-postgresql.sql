@@ -1825,11 +1825,11 @@ INSERT INTO msgworker_message (topic, object_id, status, error_try_times, payloa
 
 -- replace: Give a message that was never claimed what the new one says; whether that was done
 UPDATE msgworker_message SET payload=%(b_payload)s::VARCHAR, available_at=NULL,
-    priority=%(b_priority)s::SMALLINT, headers=NULL WHERE msgworker_message.msg_id = %(msg_id_1)s::BIGINT AND
-    msgworker_message.unique_key = %(param_1)s::VARCHAR AND msgworker_message.status > -1 AND
-    msgworker_message.status < 1 AND coalesce(msgworker_message.error_try_times, 0) = 0 AND
-    msgworker_message.claimed_at IS NULL AND coalesce(msgworker_message.later_times, 0) = 0 AND
-    msgworker_message.job_id IS NULL;
+    priority=%(b_priority)s::SMALLINT, unique_kept=%(b_unique_kept)s::SMALLINT, headers=NULL WHERE
+    msgworker_message.msg_id = %(msg_id_1)s::BIGINT AND msgworker_message.unique_key = %(param_1)s::VARCHAR
+    AND msgworker_message.status > -1 AND msgworker_message.status < 1 AND
+    coalesce(msgworker_message.error_try_times, 0) = 0 AND msgworker_message.claimed_at IS NULL AND
+    coalesce(msgworker_message.later_times, 0) = 0 AND msgworker_message.job_id IS NULL;
 UPDATE msgworker_message SET payload=%(b_payload)s::VARCHAR, available_at=(statement_timestamp() +
     make_interval(secs => %(b_delay)s)), priority=%(b_priority)s::SMALLINT, headers=NULL WHERE
     msgworker_message.msg_id = %(msg_id_1)s::BIGINT AND msgworker_message.unique_key = %(param_1)s::VARCHAR
@@ -1837,11 +1837,11 @@ UPDATE msgworker_message SET payload=%(b_payload)s::VARCHAR, available_at=(state
     coalesce(msgworker_message.error_try_times, 0) = 0 AND msgworker_message.claimed_at IS NULL AND
     coalesce(msgworker_message.later_times, 0) = 0 AND msgworker_message.job_id IS NULL;
 UPDATE msgworker_message SET payload=%(b_payload)s::VARCHAR, available_at=%(b_at)s::TIMESTAMP WITH TIME ZONE,
-    priority=%(b_priority)s::SMALLINT, headers=NULL WHERE msgworker_message.msg_id = %(msg_id_1)s::BIGINT AND
-    msgworker_message.unique_key = %(param_1)s::VARCHAR AND msgworker_message.status > -1 AND
-    msgworker_message.status < 1 AND coalesce(msgworker_message.error_try_times, 0) = 0 AND
-    msgworker_message.claimed_at IS NULL AND coalesce(msgworker_message.later_times, 0) = 0 AND
-    msgworker_message.job_id IS NULL;
+    priority=%(b_priority)s::SMALLINT, unique_kept=%(b_unique_kept)s::SMALLINT, headers=NULL WHERE
+    msgworker_message.msg_id = %(msg_id_1)s::BIGINT AND msgworker_message.unique_key = %(param_1)s::VARCHAR
+    AND msgworker_message.status > -1 AND msgworker_message.status < 1 AND
+    coalesce(msgworker_message.error_try_times, 0) = 0 AND msgworker_message.claimed_at IS NULL AND
+    coalesce(msgworker_message.later_times, 0) = 0 AND msgworker_message.job_id IS NULL;
 
 -- give_up: Free the key of a message that holds it while it is open
 UPDATE msgworker_message SET unique_key=NULL WHERE msgworker_message.msg_id = %(msg_id_1)s::BIGINT AND

@@ -1585,7 +1585,7 @@ INSERT INTO msgworker_message (topic, object_id, status, error_try_times, payloa
     NOTHING RETURNING msg_id;
 
 -- replace: Give a message that was never claimed what the new one says; whether that was done
-UPDATE msgworker_message SET payload=?, available_at=NULL, priority=?, headers=NULL WHERE
+UPDATE msgworker_message SET payload=?, available_at=NULL, priority=?, unique_kept=?, headers=NULL WHERE
     msgworker_message.msg_id = ? AND msgworker_message.unique_key = CAST(? AS TEXT) AND
     msgworker_message.status > -1 AND msgworker_message.status < 1 AND
     coalesce(msgworker_message.error_try_times, 0) = 0 AND msgworker_message.claimed_at IS NULL AND
@@ -1595,7 +1595,7 @@ UPDATE msgworker_message SET payload=?, available_at=strftime('%Y-%m-%d %H:%M:%f
     TEXT) AND msgworker_message.status > -1 AND msgworker_message.status < 1 AND
     coalesce(msgworker_message.error_try_times, 0) = 0 AND msgworker_message.claimed_at IS NULL AND
     coalesce(msgworker_message.later_times, 0) = 0 AND msgworker_message.job_id IS NULL;
-UPDATE msgworker_message SET payload=?, available_at=?, priority=?, headers=NULL WHERE
+UPDATE msgworker_message SET payload=?, available_at=?, priority=?, unique_kept=?, headers=NULL WHERE
     msgworker_message.msg_id = ? AND msgworker_message.unique_key = CAST(? AS TEXT) AND
     msgworker_message.status > -1 AND msgworker_message.status < 1 AND
     coalesce(msgworker_message.error_try_times, 0) = 0 AND msgworker_message.claimed_at IS NULL AND
