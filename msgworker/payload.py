@@ -3,6 +3,7 @@ can store."""
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
 import re
@@ -370,6 +371,21 @@ def fitting(text: str, codec: str) -> str:
     if codec == "utf8mb3":
         return "".join(c if c <= "\uffff" else f"\\U{ord(c):08x}" for c in text)
     return text.encode(codec, "backslashreplace").decode(codec)
+
+
+def fitting_json(text: str, codec: str) -> str:
+    """JSON text of the same value, in characters that `codec` encodes."""
+    if not codec or text.isascii():
+        return text
+    return text.encode(codec, "msgworker.json").decode(codec)
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+codecs.register_error("msgworker.json", _escaped)
 
 
 def shown(value: Any, most: int = 64) -> str:

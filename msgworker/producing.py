@@ -35,7 +35,7 @@ from msgworker.message import (
     Outgoing,
     Uniqueness,
 )
-from msgworker.payload import clean, encode, is_text
+from msgworker.payload import clean, encode, fitting, is_text
 from msgworker.store import send as store
 from msgworker.table import (
     JOB,
@@ -284,6 +284,10 @@ def open_job(
         raise ConfigError(f"the name of a job is a text of 1 to {MAX_JOB} characters, got {name!r}")
     if "\x00" in name or not is_text(name):
         raise ConfigError(f"the name {name!r:.120} holds a NUL or half of a surrogate pair")
+    if fitting(name, tables.own_codec) != name:
+        raise ConfigError(
+            f"the name {name!r:.120} holds characters that the database does not keep"
+        )
     if on_dead == "wait" and tables.spec.on_dead != "block" and not tables.has("last_error"):
         raise ConfigError(
             'on_dead="wait" needs the column last_error: without it no message counts as discarded'
@@ -317,7 +321,7 @@ def open_job(
         object_id=object_id,
         payload=payload,
         on_dead=on_dead,
-        opened_by=None if opened_by is None else clean(opened_by, MAX_ACTOR),
+        opened_by=tables.own_text(None if opened_by is None else clean(opened_by, MAX_ACTOR)),
     )
 
 

@@ -440,7 +440,8 @@ def column_limit(
     database: Database, role: str, kind: TypeEngine[Any], charset: str
 ) -> ColumnLimit | None:
     """How much of what a producer sends fits into a column; None = unknown, or unlimited."""
-    if database.loose_types or isinstance(kind, sa.JSON):
+    codec = database.codecs.get(charset, "")
+    if database.loose_types or (isinstance(kind, sa.JSON) and not codec):
         return None
     if isinstance(kind, sa.Enum):
         words = frozenset(word.rstrip(" ").casefold() for word in kind.enums)
@@ -457,7 +458,6 @@ def column_limit(
         least = 0 if unsigned else -most
         return ColumnLimit(role, most, "", least=least, places=kind.scale)
     in_bytes = database.text_bytes.get(kind.__visit_name__)
-    codec = database.codecs.get(charset, "")
     if in_bytes is not None:
         return ColumnLimit(role, in_bytes, "bytes", charset, codec)
     length: int | None = getattr(kind, "length", None)
@@ -465,7 +465,7 @@ def column_limit(
         return None
     if isinstance(kind, sa.LargeBinary | sa.BINARY | sa.VARBINARY):
         return None if length is None else ColumnLimit(role, length, "bytes")
-    if not isinstance(kind, sa.String):
+    if not isinstance(kind, sa.String | sa.JSON):
         return None
     return ColumnLimit(role, _ENDLESS if length is None else length, "characters", charset, codec)
 
@@ -483,7 +483,8 @@ def id_types(database: Database, kind: TypeEngine[Any]) -> tuple[type, ...]:
 
 def codec_of(database: Database, traits: Sequence[Trait], column: str) -> str:
     """What encodes the texts that a column takes, see `payload.fitting`; "" = it takes all. Of a
-    character set that is not known here only ASCII is used."""
+    character set that is not known here only ASCII is used. Column "": of our own tables, which
+    have the character set of the database where that has one."""
     for trait in traits:
         if trait.kind == "charset" and trait.name in ("", column):
             return database.codecs.get(trait.text, "ascii")

@@ -514,7 +514,14 @@ class PostgreSQL(Database):
         " GROUP BY c.oid, c.relname ORDER BY 1"
     )
     cut_types = {"char": 1, "name": 63 // 4}  # noqa: RUF012
-    codecs = {f"WIN{n}": f"cp{n}" for n in range(1250, 1259)} | {"LATIN1": "latin-1"}
+    codecs = {  # noqa: RUF012 - as psycopg has them
+        **{f"WIN{n}": f"cp{n}" for n in (866, 874, *range(1250, 1259))},
+        **{f"LATIN{n}": f"iso8859-{n}" for n in range(1, 5)},
+        **{f"LATIN{5 + i}": f"iso8859-{n}" for i, n in enumerate((9, 10, 13, 14, 15, 16))},
+        **{f"ISO_8859_{n}": f"iso8859-{n}" for n in range(5, 9)},
+        **{"KOI8R": "koi8-r", "KOI8U": "koi8-u", "EUC_CN": "gb2312", "EUC_JP": "euc_jp"},
+        **{"EUC_JIS_2004": "euc_jis_2004", "EUC_KR": "euc_kr", "SQL_ASCII": "utf-8"},
+    }
     holders = (
         "SELECT DISTINCT pg_describe_object(d.classid, d.objid, d.objsubid) "
         "FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_attribute a "

@@ -282,11 +282,11 @@ class Live:
     those of the table that take no index of ours, by `LAYOUTS`.
     partitions: name -> modulus of the parts of a table that is partitioned by the hash of the
     object, which takes them; None = it is not. strict: its columns hold to their types, on a
-    database where they need not. error_codec: see `db.codec_of`. policies: row-level security
-    decides which rows this login sees and changes: the names of the policies, and what they let it
-    do; None = it does not. tried: what a change of the type would do to the values of a role's
-    column, see `DryRun`. charsets: of the columns that do not take all of Unicode. reuses_ids:
-    that of a deleted last row is given to the next one.
+    database where they need not. error_codec, own_codec: see `db.codec_of`. policies: row-level
+    security decides which rows this login sees and changes: the names of the policies, and what
+    they let it do; None = it does not. tried: what a change of the type would do to the values of a
+    role's column, see `DryRun`. charsets: of the columns that do not take all of Unicode; "": of
+    all. reuses_ids: that of a deleted last row is given to the next one.
     """
 
     spec: MessageTable
@@ -302,6 +302,7 @@ class Live:
     partitions: dict[str, int] | None = None
     strict: bool = False
     error_codec: str = ""
+    own_codec: str = ""
     policies: tuple[str, str] | None = None
     tried: dict[str, DryRun] = field(default_factory=dict)
     charsets: dict[str, str] = field(default_factory=dict)
@@ -380,6 +381,7 @@ def read(
         partitions=by_hash,
         strict="strict" in layouts,
         error_codec=db.codec_of(database, traits, names.get("last_error", "")),
+        own_codec=db.codec_of(database, traits, ""),
         policies=_policies_of(traits),
         charsets={trait.name: trait.text for trait in traits if trait.kind == "charset"},
         reuses_ids=any(trait.kind == "reused" for trait in traits),
@@ -486,6 +488,7 @@ def facts(live: Live, *, traced: bool) -> dict[str, Any]:
         ),
         "max_error": max_error(live.database, live.columns),
         "error_codec": live.error_codec,
+        "own_codec": live.own_codec,
         "max_headers": max_headers(live) if traced else 0,
         "instants": Instants() if at is None or loose else db.instants_of(at.kind, live.sql),
         "fold": live.fold,
@@ -516,7 +519,7 @@ def column_limits(live: Live) -> tuple[db.ColumnLimit, ...]:
         column = live.columns.get(role)
         if column is None or column.generated:
             continue
-        charset = live.charsets.get(column.name, "")
+        charset = live.charsets.get(column.name) or live.charsets.get("", "")
         limit = db.column_limit(live.database, role, db.exact(column.kind), charset)
         if limit is None:
             continue

@@ -21,7 +21,16 @@ from msgworker.db import now
 from msgworker.errors import KeyUsed
 from msgworker.message import State, Status, word_of
 from msgworker.store.bounded import Found
-from msgworker.table import AUDIT, MAX_WAS_ERROR, MAX_WAS_OWNER, OPERATION, Tables, lit
+from msgworker.table import (
+    AUDIT,
+    MAX_ACTOR,
+    MAX_REASON,
+    MAX_WAS_ERROR,
+    MAX_WAS_OWNER,
+    OPERATION,
+    Tables,
+    lit,
+)
 
 SOURCE, REQUEST, CHANGES = "source", "request", "changes"
 """Where an operation was asked from, what was asked with its key, and what an edit changes, beside
@@ -118,9 +127,9 @@ def begin(
     values: dict[str, Any] = {
         "table_name": t.label,
         "kind": kind,
-        "actor": by.actor,
-        "reason": by.reason,
-        "op_filter": json.dumps(asked, ensure_ascii=False, default=str),
+        "actor": t.own_text(by.actor, MAX_ACTOR),
+        "reason": t.own_text(by.reason, MAX_REASON),
+        "op_filter": json.dumps(asked, ensure_ascii=bool(t.own_codec), default=str),
     }
     if done_to is not None:
         values |= {"steps": 1, "last_id": done_to, "matched": 1, "changed": 1, "finished_at": now()}
@@ -323,7 +332,7 @@ def entries(
         more = [a.msg_id, a.changed_at, a.was_status, a.was_tries, a.was_claimed_by, a.was_error]
         query = query.add_columns(*more).join(AUDIT.of(t), a.op_id == c.op_id)
         query = query.where(a.msg_id == msg_id)
-    wanted = {c.kind: kind, c.actor: actor}
+    wanted = {c.kind: kind, c.actor: t.own_text(actor)}
     query = query.where(*(column == value for column, value in wanted.items() if value is not None))
     if since is not None:
         query = query.where(c.started_at >= since)

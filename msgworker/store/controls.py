@@ -20,7 +20,18 @@ from sqlalchemy import ColumnElement, Connection
 from msgworker.db import Trouble, beginning, ignoring, now, real_instant
 from msgworker.message import CANCELLED, State, Status, ends_at, word_of
 from msgworker.store.rows import ME
-from msgworker.table import CANCEL, JOB_TABLE, LIMIT, LONGEST_ID, PAUSE, Cols, Tables, lit
+from msgworker.table import (
+    CANCEL,
+    JOB_TABLE,
+    LIMIT,
+    LONGEST_ID,
+    MAX_ACTOR,
+    MAX_REASON,
+    PAUSE,
+    Cols,
+    Tables,
+    lit,
+)
 from msgworker.table.tables import by_job
 
 
@@ -86,7 +97,8 @@ def pause(conn: Connection, t: Tables, topic: str, *, actor: str, reason: str | 
     IntegrityError if another process pauses it at the same moment."""
     if topic in paused_by(conn, t):
         return False
-    values = {"table_name": t.label, "topic": topic, "actor": actor, "reason": reason}
+    who, why = t.own_text(actor, MAX_ACTOR), t.own_text(reason, MAX_REASON)
+    values = {"table_name": t.label, "topic": topic, "actor": who, "reason": why}
     conn.execute(sa.insert(PAUSE.of(t)).values(paused_at=now(), **values))
     return True
 
@@ -309,8 +321,8 @@ def request_cancel(
         {
             "table_name": t.label,
             "msg_id": msg_id,
-            "actor": actor,
-            "reason": reason,
+            "actor": t.own_text(actor, MAX_ACTOR),
+            "reason": t.own_text(reason, MAX_REASON),
             "seen_owner": owner[:LONGEST_ID],
             "seen_tries": tries,
         }

@@ -22,11 +22,12 @@ from sqlalchemy.exc import IntegrityError
 
 from msgworker.db import now
 from msgworker.message import Outgoing, Status
+from msgworker.payload import fitting_json
 from msgworker.store import bounded
 from msgworker.store.bounded import Found
 from msgworker.store.rows import ME
 from msgworker.store.send import send_all
-from msgworker.table import MessageTable, Tables, lit
+from msgworker.table import MAX_ERROR, MessageTable, Tables, lit
 
 LOOK = 500
 """How many keys are asked for at once, at most."""
@@ -244,8 +245,8 @@ def _row(t: Tables, msg_id: int, one: Record, at: datetime, total: int | None) -
         "item_key": one.key,
         "status": int(Status.DONE if one.done else Status.FAILED),
         "tries": min(one.tries, MAX_RUNS),
-        "item_value": one.value,
-        "last_error": one.error,
+        "item_value": one.value and fitting_json(one.value, t.own_codec),
+        "last_error": t.own_text(one.error, MAX_ERROR),
         "finished_at": at,
     }
     return row | {"total": total} if t.keeps(t.item.c.total) else row

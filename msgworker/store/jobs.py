@@ -28,7 +28,7 @@ from msgworker.payload import encode
 from msgworker.store.bounded import SCAN, Capped, discarded, in_state, object_of
 from msgworker.store.rows import MIN_ID, among_ids
 from msgworker.store.send import insert_one, row_values
-from msgworker.table import JOB, JOB_TABLE, Cols, Tables, lit, text_lit
+from msgworker.table import JOB, JOB_TABLE, MAX_ACTOR, MAX_REASON, Cols, Tables, lit, text_lit
 from msgworker.table.tables import ONE, ZERO, by_job, job_status
 
 WAIT = "wait"
@@ -116,7 +116,8 @@ def pause(conn: Connection, t: Tables, job_id: int, by: str, why: str | None) ->
     """Let no message of a job start; False if that is so, or it has completed."""
     c = JOB_TABLE.of(t).c
     goes_on = sa.and_(c.completed_at.is_(None), c.paused_at.is_(None))
-    return _changed(conn, t, job_id, goes_on, paused_at=now(), paused_by=by, paused_reason=why)
+    said = {"paused_by": t.own_text(by, MAX_ACTOR), "paused_reason": t.own_text(why, MAX_REASON)}
+    return _changed(conn, t, job_id, goes_on, paused_at=now(), **said)
 
 
 def resume(conn: Connection, t: Tables, job_id: int) -> bool:

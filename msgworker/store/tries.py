@@ -174,6 +174,7 @@ def keep(conn: Connection, t: Tables, failures: Sequence[Failure], *, instance: 
         last_tries = t.built("tries_last", lambda: _last_tries(t))
         for msg_id, claimed_at, last, at in conn.execute(last_tries, params).all():
             found[msg_id] = (claimed_at, last or 0, at)
+    keeps_traces = t.keeps(t.failed_try.c.traceback)
     rows = [
         {
             "mw_table": t.message.name,
@@ -182,9 +183,9 @@ def keep(conn: Connection, t: Tables, failures: Sequence[Failure], *, instance: 
             "mw_kind": str(f.kind),
             "mw_who": instance[:64],
             "mw_started": _began(f, *found[f.msg_id]),
-            "mw_error": None if f.error is None else f.error[:MAX_ERROR],
+            "mw_error": t.own_text(f.error, MAX_ERROR),
             "mw_print": fingerprint(f.error or ""),
-            **({"mw_trace": f.trace} if t.keeps(t.failed_try.c.traceback) else {}),
+            **({"mw_trace": t.own_text(f.trace)} if keeps_traces else {}),
         }
         for f in failures
         if f.msg_id in found

@@ -229,6 +229,7 @@ def if_of_a_job(t: Tables, c: Cols, value: ColumnElement[int]) -> ColumnElement[
 # --- The base of all statements: the existing columns, and the predicates of the protocol.
 
 R = TypeVar("R")
+AnyOrNone = TypeVar("AnyOrNone", str, str | None)
 Entries = tuple[Cols, str, ColumnElement[bool]]
 """Rows as an index has them: the columns, the suffix of its name, and the predicate."""
 
@@ -268,6 +269,7 @@ class Tables(ABC):
     reuses_ids: bool = False  # the id of a deleted last row is given to the next one
     max_error: int = MAX_ERROR  # how many characters of an error are stored
     error_codec: str = ""  # see `error_text`
+    own_codec: str = ""  # see `own_text`
     instants: Instants = field(default_factory=Instants)  # the range of `available_at`
     # The triggers and rules that run when rows are changed or deleted, and may set back what is
     # written: then the rows are read again (`rows.check_written`). "" = none that this login sees.
@@ -294,6 +296,10 @@ class Tables(ABC):
         """The text of an error as `last_error` takes it: characters that its character set lacks
         are escaped."""
         return fitting(text, self.error_codec)[: self.max_error]
+
+    def own_text(self, text: AnyOrNone, most: int | None = None) -> AnyOrNone:
+        """The same as our own tables take it, at most so many characters."""
+        return text if text is None else fitting(text, self.own_codec)[:most]
 
     def built(self, key: Any, build: Callable[[], R]) -> R:
         """The statement under `key`, kept per shape of table and database. The key names all that

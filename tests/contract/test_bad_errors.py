@@ -13,10 +13,11 @@ import pytest
 import sqlalchemy as sa
 from tenacity.wait import wait_fixed, wait_none
 
-from msgworker import App, Message, Reject, RetryLater
-from msgworker.errors import MsgworkerError
+from msgworker import App, Context, Message, Reject, RetryLater
+from msgworker.errors import ConfigError, MsgworkerError, PayloadError
 from msgworker.instance.running.pool import LaneQueue
 from msgworker.store import claim, recover, settle
+from tests.engines import dispose_all
 from tests.support.logged import CANARY
 from tests.support.rows import Table, edit, send
 from tests.support.waiting import in_thread
@@ -410,3 +411,68 @@ def test_an_error_that_the_column_has_no_characters_for_is_escaped(
     app.ops.discard(ids, reason="价 € 💶")
     said = stored.removeprefix("ValueError: ")
     assert all(text.endswith(said) for text in Table(app).column("last_error"))
+
+
+@pytest.fixture
+def latin1(postgresql):
+    """An App on a PostgreSQL database in LATIN1."""
+    url = sa.make_url(postgresql.url)
+    name = f"{url.database}_l"
+    admin = postgresql.engine().execution_options(isolation_level="AUTOCOMMIT")
+    with admin.connect() as conn:
+        conn.exec_driver_sql(
+            f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'"
+        )
+    app = App(url.set(database=name), backoff_seconds=0)
+    app.create_schema()
+    try:
+        yield app
+    finally:
+        dispose_all()
+        with admin.connect() as conn:
+            conn.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def test_what_the_database_has_no_characters_for_is_escaped_in_errors_and_values(latin1):
+    runs: list[str] = []
+
+    def item(one: str) -> dict[str, str]:
+        runs.append(one)
+        if one == "bad":
+            raise ValueError("é 日")
+        return {"v": "é 日 💶"}
+
+    def handle(msg: Message, ctx: Context) -> None:
+        got = ctx.fan_out(item, ["ok", "bad"], threads=1)
+        assert got.values == [{"v": "é 日 💶"}, None]
+        got.raise_for_failed()
+
+    latin1.add_handler("t", handle, wait=wait_none())
+    latin1.add_handler("plain", lambda msg: 1 / int("日"), max_tries=1)
+    (msg_id,) = send(latin1, "a")
+    (plain,) = send(latin1, "b", topic="plain")
+    latin1.drain(linger=0)
+    assert runs == ["ok", "bad", "bad", "bad"]
+    assert latin1.ops.items(msg_id)[0].error.startswith("ValueError: é \\u65e5")
+    (tried,) = latin1.ops.show(plain).tries
+    assert tried.error.startswith("ValueError: invalid literal for int() with base 10: '\\u65e5'")
+    assert "lambda msg" in tried.traceback
+    assert latin1.ops.discard([plain], reason="日", actor="客").changed == 1
+    (entry,) = latin1.ops.audit(kind="discard")
+    assert (entry.actor, entry.reason) == ("\\u5ba2", "\\u65e5")
+
+
+def test_what_the_database_has_no_characters_for_is_refused_before_it_is_sent(latin1):
+    (wrong,) = send(latin1, "a", topic="items")
+    latin1.add_handler("items", lambda msg, ctx: ctx.fan_out(str, ["客"]), max_tries=1)
+    latin1.drain(linger=0)
+    assert "the key '\\u5ba2' of item 0 has characters" in latin1.ops.show(wrong).last_error
+    with latin1.engine.begin() as conn:
+        for options in ({"topic": "客"}, {"unique_key": "客"}, {"object_id": "客"}):
+            with pytest.raises(ConfigError, match="characters of LATIN1 only"):
+                latin1.send(conn, **{"topic": "t"} | options)
+        with pytest.raises(PayloadError, match="characters of LATIN1 only"):
+            latin1.send(conn, "t", "客")
+        with pytest.raises(ConfigError, match="characters that the database does not keep"):
+            latin1.job("客", conn=conn)
+        latin1.send(conn, "é", "é", unique_key="é", object_id="é")

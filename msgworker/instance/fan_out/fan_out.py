@@ -192,7 +192,7 @@ class FanOuts:
     def _run(self, args: FanOutArgs, fence: Fence) -> ItemCounts:
         seen = set[int]()
         others = [other for fn, other in self._used.get(args.name, ()) if fn is not args.fn]
-        tasks = self._tasks(args, seen, others)
+        tasks = self._tasks(args, seen, others, fence.setup.tables.own_codec)
         whole = isinstance(args.items, Collection)
         if whole:  # all its keys are known
             self._remember(args, seen)
@@ -221,11 +221,13 @@ class FanOuts:
         used.append((args.fn, seen))
 
     @staticmethod
-    def _tasks(args: FanOutArgs, seen: set[int], others: list[set[int]]) -> Iterator[Task]:
+    def _tasks(
+        args: FanOutArgs, seen: set[int], others: list[set[int]], codec: str
+    ) -> Iterator[Task]:
         """The items as tasks, with unique keys. A collection is checked as a whole before anything
         runs; of a generator, a duplicate key is refused when it is read."""
         stream = not isinstance(args.items, Collection)
-        key_of_it = partial(key_of, by=args.key, name=args.name)
+        key_of_it = partial(key_of, by=args.key, name=args.name, codec=codec)
 
         def check(item: Any, place: int) -> tuple[Any, str]:
             key, text = key_of_it(item, place)

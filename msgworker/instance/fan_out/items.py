@@ -19,6 +19,7 @@ from msgworker.instance.connections import Connections, end_if_forked
 from msgworker.instance.fan_out.executors import Fence, ItemResult, Remote, Task, Threads, value_of
 from msgworker.instance.observers import facts
 from msgworker.instance.role import Outage
+from msgworker.payload import fitting
 from msgworker.store import items as store
 from msgworker.store.items import LOOK, Record
 from msgworker.store.send import notify
@@ -30,9 +31,12 @@ MAX_KEY = MAX_OBJECT_ID
 MAX_ITEM_NAME = 50
 
 
-def key_of(item: Any, position: int, by: Callable[[Any], Any] | None, name: str) -> tuple[Any, str]:
+def key_of(
+    item: Any, position: int, by: Callable[[Any], Any] | None, name: str, codec: str = ""
+) -> tuple[Any, str]:
     """The key of an item as `by` gives it, and as it is recorded: behind the name of the fan-out in
-    brackets. Raises ConfigError for an invalid key, and if the item cannot be its own."""
+    brackets. codec: of the records. Raises ConfigError for an invalid key, and if the item cannot
+    be its own."""
     if by is None and not isinstance(item, str | int | UUID):
         raise ConfigError(
             f"item {position} is a {type(item).__name__}, which cannot be its own key: "
@@ -56,6 +60,11 @@ def key_of(item: Any, position: int, by: Callable[[Any], Any] | None, name: str)
             raise ConfigError(why) from None
     if name or text[0] == "[":  # else a bare key could look like a named one
         text = f"[{name}]{text}"
+    if fitting(text, codec) != text:
+        raise ConfigError(
+            f"the key {text!r:.80} of item {position} has characters that the database does not "
+            "keep: use another one, such as an id or a digest"
+        )
     if len(text) > MAX_KEY:
         raise ConfigError(
             f"the key of item {position} has {len(text)} characters"
