@@ -53,7 +53,11 @@ def taken(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, int]:
         return {}
     c, other = t.cols(), t.cols(t.message.alias("h"))
     assert c.unique_key is not None
-    held = sa.select(sa.func.min(other.msg_id)).where(*holds_key(t, other, c.unique_key))
+    # Another id than its own is what it has anyhow: said so that the subquery is of each row.
+    # MariaDB remembers its answers by the key, in whose own collation 'A' may be 'a'.
+    held = sa.select(sa.func.min(other.msg_id)).where(
+        *holds_key(t, other, c.unique_key), other.msg_id != c.msg_id
+    )
     query = sa.select(c.msg_id, c.unique_key, held.scalar_subquery())
     ended = sa.case((key_counts(t, c), ONE), else_=ZERO) == ZERO  # also if NULL
     query = query.where(t.among(c.msg_id), c.unique_key.is_not(None), ended).order_by(c.msg_id)

@@ -22,7 +22,7 @@ from tests.engines import plain_engine
 from tests.support.databases import SQLITE
 from tests.support.flags import ME
 from tests.support.rows import Table, edit
-from tests.support.tables import OTHER_NAMES
+from tests.support.tables import OTHER_NAMES, SEED, foreign_table
 
 pytestmark = pytest.mark.requires("unique_keys")
 
@@ -533,6 +533,21 @@ def test_a_rerun_of_a_message_whose_key_is_taken_is_skipped_and_says_by_whom(app
     app.ops.discard(ids=[second], reason="r")
     assert app.ops.rerun(ids=[first]).changed == 1
     assert send(app) == first
+
+
+@pytest.mark.parametrize("keys", [("A", "a"), ("a", "A")])
+def test_a_rerun_judges_keys_byte_by_byte_where_their_column_does_not(mariadb, keys):
+    kind = "VARCHAR(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"
+    foreign_table(mariadb, topic=kind, k=kind, kept="SMALLINT", done_at="DATETIME(6)")
+    names = {"topic": "topic", "unique_key": "k", "unique_kept": "kept", "finished_at": "done_at"}
+    app = App(mariadb.url, table=SEED.replace(**names))
+    app.create_schema()
+    ids = {key: dead(app, key) for key in keys}
+    holder = send(app, "A")
+    for dry_run in (True, False):
+        found = app.ops.rerun(ids=[*ids.values()], dry_run=dry_run)
+        assert [(one.msg_id, one.other_id) for one in found.skips] == [(ids["A"], holder)]
+    assert found.changed == 1
 
 
 def test_a_forced_rerun_goes_on_without_the_key_that_is_taken(app, table):
