@@ -150,6 +150,8 @@ class MySQL(Database):
             return Trouble.LOST  # a replica, see servers.py
         if code == 1180 and _TOO_LARGE.search(str(error)):
             return Trouble.OTHER
+        if code in (1030, 1026, 3) and _NO_ROOM.search(str(error)):
+            return Trouble.LOST
         return _TROUBLES.get(code, Trouble.OTHER)
 
     def no_connection_left(self, error: BaseException) -> bool:
@@ -173,7 +175,7 @@ class MySQL(Database):
         return code_of(error)[0] in (1047, 2027)
 
     def ends_transaction(self, error: BaseException) -> bool:
-        return code_of(error)[0] in (1213, 1020)
+        return code_of(error)[0] in (1213, 1020, 1206)
 
     def is_overtime(self, error: BaseException) -> bool:
         return code_of(error)[0] in (1969, 3024)
@@ -725,6 +727,7 @@ _TROUBLES = {
             1317,  # Galera ends a statement that is in the way of another node's change
             1412,  # the table was altered since the transaction began
             3101,  # Group Replication: what 1213 is on Galera
+            3572,  # NOWAIT, on MySQL
             *(1020, 1205),
         ),
         Trouble.AGAIN,
@@ -740,9 +743,11 @@ _TROUBLES = {
             *(1836, 3168, 3169),  # the server is read-only as a whole, for an upgrade
             4031,  # the session was idle for too long
             *(1021, 1114),  # the disk is full
+            *(1206, 1637),  # no lock, or transaction, left
             *(1037, 1041),
             *(1040, 1203, 1226),  # no connection left, or none for this user
-            *(1053, 1927, 2002, 2003, 2006, 2013, 2014),
+            *(1053, 1077, 1079, 1152, 1184, 1927, 2002, 2003, 2006, 2013, 2014, 2055),
+            *range(1158, 1162),  # the server could not read or write to its client
             2027,  # MariaDB Connector/Python: what a killed session last sent
         ),
         Trouble.LOST,
@@ -750,14 +755,17 @@ _TROUBLES = {
     **dict.fromkeys(
         (
             *(1820, 1862),  # the password has expired
-            *(3118, 3955),  # the account is locked
+            *(3118, 3955, 4151),  # the account is locked
             3159,  # the server wants TLS
             1665,  # a binary log of statements at READ COMMITTED
-            *(1044, 1045, 1049, 1054, 1142, 1143, 1146, 1290, 1792),
+            *(1036, 1874, 1881),  # the table, or InnoDB, is read-only
+            *(1044, 1045, 1049, 1054, 1142, 1143, 1146, 1290, 1698, 1792),
         ),
         Trouble.REFUSED,
     ),
 }
+_NO_ROOM = re.compile(r"(?i)(?:error|errno:?|errcode:) (5|11|12|23|24|28|122)\b")
+"""Of the operating system: no disk space, quota, memory or file left, or one that fails."""
 _TOO_LARGE = re.compile(r"[Gg]ot error (5|90)\b")
 """At COMMIT on Galera: the transaction changes more than wsrep_max_ws_size; it always will."""
 

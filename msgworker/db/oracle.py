@@ -334,27 +334,72 @@ _ORDER: dict[str, Any] = {"oracle_order" if hasattr(sa.Identity, "argument_for")
 
 
 def _code(text: str) -> int | None:
-    found = re.search(r"ORA-0*(\d+)", text)
-    return None if found is None else int(found[1])
+    """The server's own code, below one that only says where it came up: in a statement of the
+    server's, or in one of its parallel processes."""
+    codes = [int(code) for code in re.findall(r"ORA-0*(\d+)", text)]
+    return next((code for code in codes if code not in (604, 12801)), codes[0] if codes else None)
 
 
-_TROUBLES = (
-    dict.fromkeys((1,), Trouble.RACE)
-    | dict.fromkeys((54, 60, 1555, 4068, 8006, 8177, 12860, 30006, 1013), Trouble.AGAIN)
-    | dict.fromkeys(
-        (18, 20, 28, 600, 603, 1012, 1033, 1034, 1041, 1089, 1090, 1092, 2391, 2396, 2399),
-        Trouble.LOST,
-    )
-    | dict.fromkeys(
+_TROUBLES = {
+    1: Trouble.RACE,
+    **dict.fromkeys((54, 60, 1555, 4068, 8006, 8177, 12860, 30006, 1013), Trouble.AGAIN),
+    **dict.fromkeys(
         (
-            *(3113, 3114, 3135, 12153, 12170, 12505, 12514, 12516, 12518, 12519, 12520, 12526),
-            *(12528, 12535, 12537, 12541, 12543, 12545, 12547, 12571),
-            *(25401, 25402, 25403, 25405, 25408, 25409, 41412),  # TAF, Application Continuity
+            *(51, 1591, 2049, 4020, 4021),  # a lock is held for too long
+            *(1466, 4061, 8103),  # what the statement uses was altered
+        ),
+        Trouble.AGAIN,
+    ),
+    **dict.fromkeys(
+        (
+            *(18, 20, 28, 600, 603, 1012, 1033, 1034, 1041, 1089, 1090, 1092, 2391, 2396, 2399),
+            *(1014, 1035, 1109, 1219, 16456, 24324),  # it starts, stops or becomes a standby
+            *(2390, 2392, 2394, 2397),  # limits of the profile, by which the session ends
+            *(3113, 3114, 3135, 3136, 3137, 12152, 12153, 12170, 12500, 12505, 12514, 12516, 12518),
+            *(
+                12519,
+                12520,
+                12521,
+                12523,
+                12525,
+                12526,
+                12527,
+                12528,
+                12535,
+                12537,
+                12540,
+                12541,
+                12543,
+            ),
+            *(12545, 12547, 12549, 12560, 12570, 12571, 12592, 12609, 12637, 24459, 56600),
+            *(*range(25401, 25410), 41412),  # TAF, Application Continuity
+            *(257, 30032),  # no space for the archived log, or none after a wait for it
+            *(
+                1536,
+                *range(1628, 1633),
+                *range(1650, 1657),
+                1658,
+                1659,
+                1688,
+                1691,
+                1692,
+                1693,
+                30036,
+            ),
+            *(52, 53, 55, 4030, 4031, 4036),  # no lock, or memory, left
+            *(376, 1114, 1115, 1116, 27061, 27063, 27072),  # a file cannot be read or written
         ),
         Trouble.LOST,
-    )
-    | dict.fromkeys((904, 942, 1017, 1031, 16000, 28000, 28001), Trouble.REFUSED)
-)
+    ),
+    **dict.fromkeys(
+        (
+            *(904, 942, 2289),
+            *(1017, 1031, 1045, 1950, 28000, 28001, 41900),
+            *(372, 1456, 12081, 16000),  # read-only
+        ),
+        Trouble.REFUSED,
+    ),
+}
 _DRIVER_TROUBLES = {
     **dict.fromkeys(("DPY-1001", "DPY-4011", "DPY-4033", "DPI-1010", "DPI-1080"), Trouble.LOST),
     **dict.fromkeys(("DPY-6000", "DPY-6001", "DPY-6003", "DPY-6005"), Trouble.LOST),

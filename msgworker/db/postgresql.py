@@ -747,8 +747,9 @@ _IDENTITY = (
 
 _TROUBLES = {
     "23505": Trouble.RACE,
-    **dict.fromkeys(("40001", "40P01", "55P03", "57014"), Trouble.AGAIN),
-    **dict.fromkeys(("57P01", "57P02", "57P03", "57P05"), Trouble.LOST),
+    **dict.fromkeys(("40001", "40P01", "55P03", "57014", "72000"), Trouble.AGAIN),
+    **dict.fromkeys(("25P03", "25P04", "40003"), Trouble.LOST),
+    **dict.fromkeys(("57P01", "57P02", "57P03", "57P04", "57P05"), Trouble.LOST),
     **dict.fromkeys(("25006", "28000", "28P01", "3D000"), Trouble.REFUSED),
     **dict.fromkeys(("42501", "42703", "42804", "42883", "42P01"), Trouble.REFUSED),
 }

@@ -319,6 +319,7 @@ class SQLite(Database):
 _TROUBLES = (
     ("unique constraint", Trouble.RACE),
     ("is locked", Trouble.AGAIN),
+    ("locking protocol", Trouble.AGAIN),  # too many open the file at once
     ("unable to open", Trouble.LOST),
     ("disk i/o", Trouble.LOST),
     ("database or disk is full", Trouble.LOST),

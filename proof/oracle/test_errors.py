@@ -35,6 +35,17 @@ def test_a_lost_session_is_known_below_the_driver_s_own_code() -> None:
     assert trouble(error) is Trouble.LOST
 
 
+@pytest.mark.parametrize(
+    "where", ["ORA-00604: error at recursive SQL level 1", "ORA-12801: in P001"]
+)
+@pytest.mark.parametrize(("code", "kind"), [("01653", Trouble.LOST), ("00932", Trouble.OTHER)])
+def test_an_error_within_the_server_has_the_meaning_of_its_cause(
+    where: str, code: str, kind: Trouble
+) -> None:
+    error = oracledb.DatabaseError(f"{where}\nORA-{code}: as it says\nORA-06512: at line 1")
+    assert trouble(error) is kind
+
+
 @pytest.mark.parametrize("name", ["ORA-00018", "ORA-00020", "ORA-02391", "ORA-12516", "ORA-12519"])
 def test_a_server_without_sessions_left_is_known_with_both_drivers(name: str) -> None:
     assert no_connection_left(by_name(name))

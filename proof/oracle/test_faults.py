@@ -23,6 +23,7 @@ SETTLE = r"^(UPDATE|DECLARE\b.*?;\s*UPDATE)\s+msgworker_message\s+SET\s+status\s
 EFFECT = r"^INSERT\s+INTO\s+batch_effects"
 FAULTS: list[tuple[str, Place, str]] = [
     *((code, "statement", only) for code in LOST + AGAIN for only in (CLAIM, SETTLE, EFFECT)),
+    *(("ORA-01654", "statement", only) for only in (CLAIM, SETTLE, EFFECT)),  # a full tablespace
     *(("DPY-4024", "statement", only) for only in (CLAIM, SETTLE)),  # in a handler it is its limit
     *((code, "before commit", only) for code in [*LOST, "ORA-08177"] for only in (CLAIM, EFFECT)),
     *((code, "after commit", only) for code in LOST for only in (CLAIM, SETTLE, EFFECT)),
@@ -35,7 +36,9 @@ def database(servers: Any, tmp_path: Any, scratch: Any) -> Iterator[Database]:
     yield from _ready("oracle-mariadb", servers, tmp_path, scratch, effects=True)
 
 
-@pytest.mark.quick("03113-before-commit-eff|00060-statement-cl|4011-after-commit-se")
+@pytest.mark.quick(
+    "03113-before-commit-eff|01654-statement-se|00060-statement-cl|4011-after-commit-se"
+)
 @pytest.mark.parametrize(
     ("code", "place", "only"),
     FAULTS,

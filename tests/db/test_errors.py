@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Callable
 from typing import Any
@@ -200,9 +201,22 @@ Psycopg2Said.__module__ = "psycopg2"
         (psycopg.errors.OutOfMemory("out of memory"), Trouble.LOST),
         (psycopg.errors.TooManyConnections("Too many clients"), Trouble.LOST),
         (psycopg.OperationalError("connection failed: FATAL:  Too many clients"), Trouble.LOST),
+        (psycopg.errors.DatabaseDropped("was dropped"), Trouble.LOST),
+        (psycopg.errors.SnapshotTooOld("snapshot too old"), Trouble.AGAIN),
+        (sqlite3.OperationalError("locking protocol"), Trouble.AGAIN),
         (psycopg.errors.DivisionByZero("division by zero"), Trouble.OTHER),
         (pymysql.err.OperationalError(1021, "Disk full"), Trouble.LOST),
         (pymysql.err.OperationalError(1114, "The table is full"), Trouble.LOST),
+        (pymysql.err.InternalError(1030, "Got error 28 from storage engine"), Trouble.LOST),
+        (pymysql.err.InternalError(1026, 'Error writing "/tmp/x" (errno: 28 "No")'), Trouble.LOST),
+        (pymysql.err.InternalError(3, "Error writing file 'x' (OS errno 28 - No)"), Trouble.LOST),
+        (pymysql.err.InternalError(1030, "Got error 127 from storage engine"), Trouble.OTHER),
+        (pymysql.err.OperationalError(1206, "The total number of locks exceeds"), Trouble.LOST),
+        (pymysql.err.OperationalError(1637, "concurrent transactions"), Trouble.LOST),
+        (pymysql.err.OperationalError(1158, "reading communication packets"), Trouble.LOST),
+        (pymysql.err.OperationalError(3572, "NOWAIT is set"), Trouble.AGAIN),
+        (pymysql.err.InternalError(1874, "InnoDB is in read only mode"), Trouble.REFUSED),
+        (pymysql.err.OperationalError(4151, "this account is locked"), Trouble.REFUSED),
         (pymysql.err.OperationalError(1040, "Too many connections"), Trouble.LOST),
         (pymysql.err.OperationalError(1213, "Deadlock: wsrep aborted transaction"), Trouble.AGAIN),
         (pymysql.err.OperationalError(1317, "Query execution was interrupted"), Trouble.AGAIN),
