@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -195,10 +194,11 @@ def complete(
     waits: bool = False,
 ) -> Completed | None:
     """Complete a job and send its message, if nothing of it is unfinished and no other has done so.
-    In the caller's transaction. had: what `ended_of` found of it before, so that the lock is short.
-    waits: for another one that may be doing so now; else there is nothing to do. Its row is locked
-    first, in a statement of its own: what then asks for unfinished messages sees all that was
-    committed before the seal."""
+    In the caller's transaction. had: what `ended_of` found of it before, so that the lock is short;
+    nothing is done if other messages are dead by now: one that was rerun meanwhile may be in none
+    of the counts, or in both. waits: for another one that may be doing so now; else there is
+    nothing to do. Its row is locked first, in a statement of its own: what then asks for unfinished
+    messages sees all that was committed before the seal."""
 
     def lock() -> sa.Select[Any]:
         c = JOB_TABLE.of(t).c
@@ -213,9 +213,17 @@ def complete(
 
     this = {"mw_job": job_id}
     row = conn.execute(t.built(("job_to_complete", waits), lock), this).first()
-    if row is None or not conn.execute(t.built("job_complete", build), this).rowcount:
+    if row is None:
         return None
-    had = had or ended_of(lambda: nullcontext(conn), t, job_id)
+
+    def within() -> AbstractContextManager[Connection]:
+        return nullcontext(conn)
+
+    had = had or ended_of(within, t, job_id)
+    if had is None or _count(within, t, job_id, Status.FAILED) != had["dead"]:
+        return None
+    if not conn.execute(t.built("job_complete", build), this).rowcount:
+        return None
     done, dead = had["done"], had["dead"]
     sends = row.on_complete is not None and row.cancelled_at is None
     over = Completed(job_id, row.name, done, dead, row.on_complete if sends else None)
@@ -239,11 +247,33 @@ def _report(
 
 def ended_of(
     statement: Callable[[], AbstractContextManager[Connection]], t: Tables, job_id: int
-) -> dict[str, int]:
-    """How many messages of a job are done, and dead: however many there are, no statement counts
-    more than PART. statement: gives a connection for each."""
+) -> dict[str, int] | None:
+    """How many messages of a job are done, and dead; None if some are unfinished again, or it has
+    completed. statement: gives a connection for each."""
 
-    def build(status: Status) -> Any:
+    def build() -> sa.Select[Any]:
+        c = JOB_TABLE.of(t).c
+        over = (*_this(t), *_is_to_complete(c), sa.not_(_unfinished(t, c)))
+        return sa.select(c.job_id).where(*over)
+
+    # In this order: what is rerun once the dead are counted changes their number.
+    dead = _count(statement, t, job_id, Status.FAILED)
+    with statement() as conn:
+        if conn.execute(t.built("job_is_over", build), {"mw_job": job_id}).first() is None:
+            return None
+    return {"done": _count(statement, t, job_id, Status.DONE), "dead": dead}
+
+
+def _count(
+    statement: Callable[[], AbstractContextManager[Connection]],
+    t: Tables,
+    job_id: int,
+    status: Status,
+) -> int:
+    """The messages of a job that are done, or dead: however many there are, no statement counts
+    more than PART."""
+
+    def build() -> Any:
         source = t.message.alias()
         c = t.cols(source)
         query = of_status(t, bindparam("mw_job", type_=_BIG), status, source=source)
@@ -254,15 +284,13 @@ def ended_of(
         part = query.limit(lit(PART)).subquery()
         return sa.select(sa.func.count(), sa.func.max(part.c.i))
 
-    found = {"done": 0, "dead": 0}
-    for word, status in (("done", Status.DONE), ("dead", Status.FAILED)):
-        ask = t.built(("job_part", status), partial(build, status))
-        after, count = MIN_ID, PART
-        while count == PART:
-            with statement() as conn:
-                count, last = conn.execute(ask, {"mw_job": job_id, "mw_after": after}).one()
-            found[word] += count
-            after = last if count else after
+    ask = t.built(("job_part", status), build)
+    found, after, count = 0, MIN_ID, PART
+    while count == PART:
+        with statement() as conn:
+            count, last = conn.execute(ask, {"mw_job": job_id, "mw_after": after}).one()
+        found += count
+        after = last if count else after
     return found
 
 

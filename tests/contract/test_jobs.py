@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -38,9 +40,9 @@ def job_row(app: Any, job_id: int) -> Any:
         return conn.execute(sa.select(job).where(job.c.job_id == job_id)).one()
 
 
-def complete(app: Any, job: Any) -> jobs.Completed | None:
+def complete(app: Any, job: Any, **options: Any) -> jobs.Completed | None:
     with app.engine.begin() as conn:
-        return jobs.complete(conn, app.tables, job.job_id)
+        return jobs.complete(conn, app.tables, job.job_id, **options)
 
 
 def ended(app: Any) -> list[int]:
@@ -519,6 +521,26 @@ def test_a_large_job_is_counted_in_parts(app, monkeypatch):
     with app.engine.begin() as conn:
         over = jobs.complete(conn, t, job.job_id)
     assert (over.done, over.dead) == (5, 4)
+
+
+def test_a_job_of_which_a_dead_message_is_rerun_while_it_is_counted_is_counted_again(app):
+    job = opened(app, 3)
+    ids = Table(app).column("msg_id")
+    for msg_id, status in zip(ids, (-1, 2, 2), strict=True):
+        edit(app, msg_id, status=status, error_try_times=DEAD if status < 0 else 0)
+    asked = itertools.count()
+
+    @contextmanager
+    def statement() -> Any:
+        if next(asked) == 1:
+            edit(app, ids[0], status=2, error_try_times=0)  # it is rerun, and done
+        with app.engine.connect() as conn:
+            yield conn
+
+    had = jobs.ended_of(statement, app.tables, job.job_id)
+    assert complete(app, job, had=had) is None
+    over = complete(app, job)
+    assert (over.done, over.dead) == (3, 0)
 
 
 def test_a_list_counts_its_first_jobs_further(app, monkeypatch):

@@ -168,6 +168,8 @@ class JobCloser:
             return False
         try:
             had = jobs.ended_of(self._link.statement, setup.tables, job_id)
+            if had is None:
+                return False
             with self._link.transaction() as conn:
                 over = jobs.complete(conn, setup.tables, job_id, had=had, waits=self._ends)
                 if over is not None and over.topic is not None and setup.channel is not None:
