@@ -8,6 +8,7 @@ import random
 import re
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -358,6 +359,8 @@ def _begin_immediate(conn: sa.Connection) -> None:
             _take_write_lock(conn, raw)
         begun = True
     vars(conn)[_BEGUN] = begun
+    if not is_ours_alone(conn):
+        _lent.begun = weakref.ref(conn)
 
 
 _BEGUN = "msgworker_begun"
@@ -379,6 +382,19 @@ def _begin_again(context: Any) -> None:
 
 
 _lent = threading.local()
+"""url: of the transaction in which user code runs. begun: the last connection of user code that
+has begun one in this thread."""
+
+OWN_SECONDS = 1.0
+"""How long we wait for a transaction of our own thread, which another one may be about to end."""
+
+
+def _waits_for_itself(conn: sa.Connection) -> bool:
+    """Whether the write lock is held by user code of this thread, while it calls us."""
+    found = getattr(_lent, "begun", lambda: None)()
+    if found is None or not is_ours_alone(conn) or found.engine.url != conn.engine.url:
+        return False
+    return bool(not found.closed and found.in_transaction() and vars(found).get(_BEGUN))
 
 
 BUSY_SECONDS = 60.0
@@ -397,14 +413,20 @@ def _take_write_lock(conn: sa.Connection, raw: Any) -> None:
         after = f"PRAGMA busy_timeout={cursor.execute('PRAGMA busy_timeout').fetchone()[0]}"
     cursor.execute("PRAGMA busy_timeout=0")
     try:
-        deadline = time.monotonic() + (BUSY_SECONDS if rest is None else rest)
-        while time.monotonic() < deadline:
+        deadline = (begun := time.monotonic()) + (BUSY_SECONDS if rest is None else rest)
+        while (now := time.monotonic()) < deadline:
             try:
                 cursor.execute("BEGIN IMMEDIATE")
                 return
             except Exception as error:  # the driver may be another than the standard library's
                 if "locked" not in str(error):
                     break
+            if now - begun >= OWN_SECONDS and _waits_for_itself(conn):
+                raise ConfigError(
+                    "this thread has a transaction open, and SQLite has one writer at a time: what "
+                    "is written beside it would wait for its end. End it first, or write in it: "
+                    "App.job(..., conn=conn), job.seal(conn)"
+                )
             time.sleep(random.uniform(0.25, 1) * BUSY_LOOK_SECONDS)
         conn.exec_driver_sql("BEGIN IMMEDIATE")  # raises SQLAlchemy's errors
     finally:

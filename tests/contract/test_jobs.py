@@ -986,6 +986,18 @@ def test_a_message_of_a_job_is_sent_in_a_transaction(app, at):
     assert Table(app).statuses == []
 
 
+@SQLITE
+def test_a_job_that_would_wait_for_a_transaction_of_its_own_thread_is_refused(app):
+    with app.engine.begin() as conn:
+        app.send(conn, "t")
+        with pytest.raises(ConfigError, match=r"App.job\(..., conn=conn\)"):
+            app.job("month end")
+        app.job("month end", conn=conn)
+    assert [one.name for one in app.ops.jobs()] == ["month end"]
+    assert Table(app).statuses == [0]
+    app.job("next")
+
+
 @pytest.mark.quick("sqlite")
 def test_a_sender_on_sqlite_keeps_the_seal_out_from_its_first_statement(app):
     """There a SELECT alone begins no transaction of the driver's."""
