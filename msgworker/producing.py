@@ -431,6 +431,11 @@ def checked_object_id(object_id: Any, tables: Tables) -> Any:
             raise ConfigError(
                 f"object_id has {len(object_id)} characters, at most {MAX_OBJECT_ID} are kept"
             )
+        if not object_id and tables.database.empty_is_null:
+            raise ConfigError(
+                'object_id is "", which this database keeps as NULL, the value of no object; give '
+                "another text, or None for a message without order"
+            )
         if "\x00" in object_id:
             raise ConfigError("object_id holds a NUL character")
         try:

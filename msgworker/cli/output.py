@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import re
@@ -238,8 +239,10 @@ def _echo(text: str) -> None:
 
 def print_json(value: Any) -> None:
     """JSON on stdout, two spaces deep; instants in ISO 8601, unsafe characters as escapes, what is
-    no finite number as a text."""
-    text = as_json(value, _json, indent=2, ensure_ascii=False)
+    no finite number as a text. Where stdout is not UTF-8 it is ASCII, which all read alike."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    others = codecs.lookup(encoding).name != "utf-8"
+    text = as_json(value, _json, indent=2, ensure_ascii=others)
     click.echo("\n".join(_json_line(line) for line in text.split("\n")))
 
 

@@ -156,11 +156,12 @@ def _taken(fd: int, closed: bool) -> Output | None:
     if old is not getattr(sys, f"__{name}__"):
         return None
     raw = Output(fd, closed=closed)
-    errors = "backslashreplace" if name == "stderr" else "strict"
+    errors = getattr(old, "errors", None) or "strict"
     new = UnclosedStream(
         io.BufferedWriter(raw),
         encoding=getattr(old, "encoding", None) or "utf-8",
-        errors=getattr(old, "errors", None) or errors,
+        # What the encoding has not (Latin-1, that of Windows) is no reason to end.
+        errors="backslashreplace" if errors == "strict" else errors,
         line_buffering=name == "stderr" or getattr(old, "line_buffering", False),
         write_through=getattr(old, "write_through", False),
     )

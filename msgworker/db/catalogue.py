@@ -19,13 +19,22 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.types import TypeEngine
 
-from msgworker.db.database import At, Database, IdSource, Trouble, of, printing, quoted
+from msgworker.db.database import At, Database, IdSource, Trouble, of, of_dialect, printing, quoted
 from msgworker.db.errors import raise_lost, trouble
 from msgworker.db.types import NUMBERS, ColumnLimit
+from msgworker.errors import ConfigError
 
 
 def names_there(inspector: Inspector, schema: str | None) -> list[str]:
-    """The tables and views of a schema; an inspector reads them once."""
+    """The tables and views of a schema; an inspector reads them once. Raises ConfigError for the
+    default one of a server's that is not there."""
+    server = of_dialect(inspector.dialect)
+    if server.family == "mysql" and schema is None and inspector.default_schema_name is None:
+        raise ConfigError(
+            "the database url names no database: write its name behind the host, "
+            f"{server.driver}://user@host/NAME, or in front of the table's, "
+            '--table NAME.msgworker_message or MessageTable("NAME.msgworker_message")'
+        )
     return [*inspector.get_table_names(schema=schema), *inspector.get_view_names(schema=schema)]
 
 

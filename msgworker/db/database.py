@@ -325,6 +325,7 @@ class Database:
     loose_types: a column takes every value, whatever its type.
     text_in_bytes: the length of a text is counted in bytes, not in characters.
     pads_chars: values read from a CHAR(n) are padded with blanks.
+    empty_is_null: an empty text is NULL.
     trims_chars: and as texts they have none at their end.
     reads_texts: a text can be cast to any type, and one that is no value of it is refused.
     texts_as_instants: a column of texts can be compared with instants.
@@ -368,6 +369,7 @@ class Database:
     loose_types: bool = False
     text_in_bytes: bool = False
     pads_chars: bool = False
+    empty_is_null: bool = False
     trims_chars: bool = False
     reads_texts: bool = False
     texts_as_instants: bool = False

@@ -43,6 +43,7 @@ class Oracle(Database):
     guard_case = "function"
     oldest_index = True
     pads_chars = True
+    empty_is_null = True
     blocks = True
     defers = True
     max_ids = 500  # an IN list over 1,000 elements is ORA-01795

@@ -5,6 +5,7 @@ Tried as shells do it: `2>&-`, `>&-`, `<&-`, `> /dev/full`.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import subprocess
 import sys
@@ -12,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from msgworker import App
 from tests.support.programs import Cli, environment
+from tests.support.rows import send
 from tests.support.waiting import until
 
 PYTHON = f"{sys.executable} -m msgworker"
@@ -183,3 +186,15 @@ def test_a_handler_that_closes_the_streams_and_the_log_costs_nothing(crm: Cli, f
     assert "done=3" in done.stdout
     assert "stopped: done=3" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252"])
+def test_what_the_encoding_of_stdout_has_not_is_written_as_an_escape(
+    crm: Cli, app: App, folder: Path, encoding: str
+):
+    send(app, "\u5ba2\u6237-1 \u00e9", topic="settle")
+    call = f"PYTHONIOENCODING={encoding} {PYTHON} list crm:app"
+    assert shell(f"{call} > listed", folder).returncode == 0
+    assert "\\u5ba2\\u6237-1 \u00e9" in (folder / "listed").read_text(encoding)
+    said = json.loads(shell(f"{call} --json", folder).stdout)
+    assert said["messages"][0]["object_id"] == "\u5ba2\u6237-1 \u00e9"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from msgworker import App, ConfigError, DatabaseUnavailable
+from msgworker import App, ConfigError, DatabaseUnavailable, MessageTable
 from tests.support.logged import CANARY
 
 IN_MEMORY = [
@@ -146,6 +146,17 @@ def test_a_database_that_does_not_exist(database):
     for act in (app.create_schema, lambda: app.tables):
         with pytest.raises(DatabaseUnavailable):
             act()
+
+
+def test_a_url_without_a_database_is_named_where_the_server_has_no_default(mariadb):
+    url = sa.make_url(mariadb.url)
+    bare = url._replace(database=None)
+    app = App(bare)
+    for act in (app.create_schema, lambda: app.tables):
+        with pytest.raises(ConfigError, match="names no database"):
+            act()
+    named = MessageTable(f"{url.database}.msgworker_message")
+    App(bare, table=named).create_schema()
 
 
 def test_a_sqlite_path_that_cannot_be(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from contextlib import nullcontext
 from decimal import Decimal
 from functools import partial
 from typing import Any
@@ -261,13 +262,26 @@ OBJECT_IDS = [
 
 def test_object_ids_of_all_sorts_are_objects_of_their_own(app):
     if app.engine.dialect.name == "oracle":
-        pytest.skip("an empty text is NULL there: no order is wanted")
+        pytest.skip("an empty text is refused there")
     seen: dict[str, list[int]] = {}
     app.add_handler("t", lambda msg: seen.setdefault(msg.object_id, []).append(msg.msg_id))
     ids = send(app, *OBJECT_IDS, *OBJECT_IDS)
     assert app.drain(threads=3, linger=0).done == len(ids)
     half = len(OBJECT_IDS)
     assert seen == {name: [ids[i], ids[half + i]] for i, name in enumerate(OBJECT_IDS)}
+
+
+@pytest.mark.core
+def test_an_empty_text_is_an_object_and_refused_where_it_would_be_null(app):
+    is_null = app.engine.dialect.name == "oracle"
+    with app.engine.begin() as conn:
+        for act in (
+            lambda: app.send(conn, "t", object_id=""),
+            lambda: app.send_many(conn, "t", [(None, "")]),
+        ):
+            with pytest.raises(ConfigError, match="NULL") if is_null else nullcontext():
+                act()
+    assert Table(app).column("object_id") == ([] if is_null else ["", ""])
 
 
 def test_a_failed_head_holds_back_only_the_very_same_object(app):
