@@ -120,6 +120,8 @@ class Requirements:
     mixed_executemany: Lacks | None = None
     """Values of several types in one column of an executemany."""
     listen: Lacks | None = None
+    own_sessions: Lacks | None = None
+    """A connection has its session to itself, from its begin to its end."""
     startup_options: Lacks | None = None
     session_numbers: Lacks | None = None
     """A session can be ended by the number that it says it has."""
@@ -214,6 +216,7 @@ class MariaDBConnector(MySQLClient):
 
 class PgBouncer(PostgreSQL):
     startup_options = fails("PgBouncer refuses what is set with options= at the connection")
+    own_sessions = may_fail("sessions go from one client of the pooler to another as they are")
     session_numbers = fails("the pooler has numbers of its own for its sessions")
     statements_end_with_their_client = may_fail(
         "a statement whose client is gone may reach the server after the look; the handler, which "

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.dialects.mysql import mysqldb, pymysql
 
 from msgworker import App, MessageTable, queries
-from msgworker.db import DATABASES, NAMES
+from msgworker.db import DATABASES, NAMES, printing
 from msgworker.errors import DuplicateMessage
 from msgworker.queries import counts, remaining
 from msgworker.queries.explain import Asked
@@ -447,3 +448,11 @@ def test_the_page_about_adoption_names_each_column_with_its_type():
     for column in columns:
         kind = column.type.compile(dialect=sql).lower().split(" collate ")[0]
         assert told[column.name].startswith(kind.replace("timestamp with time zone", "timestamptz"))
+
+
+@pytest.mark.parametrize("driver", [mysqldb, pymysql])
+def test_a_statement_is_printed_with_its_values_whatever_the_driver_formats(driver: Any) -> None:
+    table = sa.table("t", sa.column("a%b", sa.String))
+    shown = sa.update(table).values({"a%b": "5 %"}).where(table.c["a%b"] == "%s")
+    text = shown.compile(dialect=printing(driver.dialect()), compile_kwargs={"literal_binds": True})
+    assert str(text) == "UPDATE t SET `a%b`='5 %' WHERE t.`a%b` = '%s'"

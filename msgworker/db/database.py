@@ -181,7 +181,7 @@ def printing(dialect: sa.Dialect) -> sa.Dialect:
     if dialect.paramstyle not in ("format", "pyformat"):
         return dialect
     plain = copy.copy(dialect)
-    plain.paramstyle = "named"
+    plain.paramstyle, plain.positional = "named", False
     plain.identifier_preparer = plain.preparer(plain)
     plain.type_compiler_instance = dialect.type_compiler_cls(plain)
     return plain

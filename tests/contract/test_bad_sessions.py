@@ -202,6 +202,7 @@ def test_a_worker_and_looks_go_on_when_the_type_of_a_column_has_changed(postgres
     assert failed <= 1  # one for each session at most
 
 
+@pytest.mark.requires("own_sessions")
 def test_an_error_that_is_caught_at_its_statement_ends_its_session_too(postgresql):
     app = App(postgresql.url)
     app.create_schema()

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from msgworker import App, ConfigError, MessageTable
 from msgworker.config import load
+from tests.engines import plain_engine
 
 ZONES = ("Asia/Shanghai", "America/New_York")
 NAMES = {"msg_id": "id", "object_id": "obj", "payload": "body", "topic": "kind"}
@@ -32,7 +33,7 @@ class Local:
 
     def __init__(self, database: Any, zone: str, kind: str) -> None:
         self.name, self.zone, self.kind = database.name, zone, kind
-        self.engine = sa.create_engine(database.url)
+        self.engine = plain_engine(database.url)
         if self.name != "sqlite":
             event = sa.event.listens_for(self.engine, "connect")
             event(self._set_zone)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from msgworker.ops.operation import RecordedOperation
 from msgworker.ops.results import Why
 from msgworker.store import items, purge
 from msgworker.table import tables_for
+from tests.engines import plain_engine
 from tests.support.doctor import run
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, Cut, cut_after, put
 from tests.support.rows import Table, send
@@ -136,7 +138,8 @@ def test_a_message_that_an_archive_would_alter_is_left(request, name, column, ki
     """Also by a server that is not strict, which cuts what is too long."""
     database = request.getfixturevalue(name)
     loose = {"connect_args": {"init_command": "SET SESSION sql_mode = ''"}}
-    app = App(sa.create_engine(database.url, **(loose if name == "mariadb" else {})))
+    made = plain_engine if name != "mariadb" else partial(sa.create_engine, **loose)
+    app = App(made(database.url))
     app.create_schema()
     put(app, ("first", DONE), finished_at=OLD)
     assert app.ops.purge("30d", archive_to="old_m") == 1

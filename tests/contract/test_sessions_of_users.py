@@ -17,6 +17,8 @@ from tests.engines import plain_engine
 from tests.plugin import Database
 from tests.support.rows import Table, send
 
+pytestmark = pytest.mark.requires("own_sessions")
+
 LEAVES = {
     "postgresql": {
         "path": "SET search_path TO elsewhere",

@@ -100,6 +100,7 @@ def limit_app(
         yield make
 
 
+@pytest.mark.requires("startup_options", of="postgresql")
 @pytest.mark.quick("postgresql-(statement_timeout-swallowed|lock_timeout)|mariadb-wait_timeout")
 @pytest.mark.parametrize(("name", "limit", "value", "work", "words"), ALL)
 def test_a_start_that_a_limit_of_the_server_ended_is_a_failed_try(
@@ -122,6 +123,7 @@ def test_a_start_that_a_limit_of_the_server_ended_is_a_failed_try(
     assert len(told) == (0 if work is swallowed else 2)
 
 
+@pytest.mark.requires("startup_options", of="postgresql")
 @pytest.mark.quick("mariadb")
 @pytest.mark.parametrize("name", ["postgresql", "mariadb"])
 def test_a_limit_that_a_batch_meets_lets_each_message_run_alone(limit_app: Any, name: str) -> None:
@@ -142,6 +144,7 @@ def test_a_limit_that_a_batch_meets_lets_each_message_run_alone(limit_app: Any, 
     assert len(calls) <= 8
 
 
+@pytest.mark.requires("startup_options", of="postgresql")
 @pytest.mark.quick("session|postgresql")
 @pytest.mark.parametrize(
     ("name", "limit", "value", "work"),
