@@ -114,7 +114,9 @@ def _nothing_of(app: App, instance: str) -> str:
     "--older-than", metavar="TIME", help="Finished so long ago (30d), or before an instant."
 )
 @click.option("--topic", metavar="TEXT", help="Only this topic.")
-@click.option("--dead", is_flag=True, help="Dead ones too, unless they hold their object back.")
+@click.option(
+    "--dead", is_flag=True, help="Dead ones too, unless an object or a job waits for them."
+)
 @click.option("--archive-to", metavar="TABLE", help="Copy them there in the same transaction.")
 @long_work
 @writes

@@ -29,7 +29,7 @@ def whole(name: str, value: Any, least: float, most: float) -> int:
     good = isinstance(value, int) and not isinstance(value, bool)
     if not good or not least <= value <= most:
         raise ConfigError(
-            f"{name} must be a whole number from {least:.0f} to {most:.0f}, got {_got(value)}"
+            f"{name} must be a whole number from {int(least)} to {int(most)}, got {_got(value)}"
         )
     return int(value)
 

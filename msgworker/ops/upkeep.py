@@ -467,11 +467,11 @@ class Upkeep(Writing):
         """Delete done messages that finished longer ago than this, lowest msg_id first.
 
         older_than: seconds, "30d", a timedelta, or an aware datetime in the past. dead: also dead
-        ones, except those that hold their object back. archive_to: copy them into this table in the
-        same transaction; it is created if it does not exist. rate, operation, progress: as in
-        `rerun`. The history for charts that is older than `history_seconds` of the App goes too,
-        and so do jobs that have completed before and have no message left, and tries and items of
-        messages whose rows are gone.
+        ones, except those that hold back their object, or a job that waits for them. archive_to:
+        copy them into this table in the same transaction; it is created if it does not exist. rate,
+        operation, progress: as in `rerun`. The history for charts that is older than
+        `history_seconds` of the App goes too, and so do jobs that have completed before and have no
+        message left, and tries and items of messages whose rows are gone.
         """
         t = self._tables
         if not purge.has_age(t):
@@ -494,8 +494,11 @@ class Upkeep(Writing):
             before = self._before(age_of(older_than))
             asked["before"] = before.isoformat()
         old = Old(before, bool(asked["dead"]), asked["topic"])
+        if old.dead:  # which jobs wait for them
+            with self._clock.reading(self._engine) as conn:
+                t = jobs.readable(conn, t)
         if dry_run:
-            with self._reading() as (conn, t):
+            with self._clock.reading(self._engine) as conn:
                 count = purge.count(conn, t, old)
                 first = purge.page(conn, t, old, after=None, limit=SAMPLE)
             return self._counted("purge", DryRun(first, count))

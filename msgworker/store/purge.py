@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Connection
 from msgworker import db
 from msgworker.errors import ConfigError, SchemaError
 from msgworker.message import Status
-from msgworker.store import items
+from msgworker.store import items, jobs
 from msgworker.store.audit import inserted
 from msgworker.store.bounded import an_id, of_topic, refuse_lacking
 from msgworker.store.rows import among_ids
@@ -36,12 +36,14 @@ class Old(NamedTuple):
 
 
 def _chosen(t: Tables, old: Old) -> sa.Select[Any]:
-    """The ids of those that ended so long ago. A dead message that holds its object back has not
-    ended."""
+    """The ids of those that ended so long ago. A dead message that holds its object back, or an
+    open job, has not ended."""
     c = t.cols()
     ended: ColumnElement[bool] = c.status == lit(Status.DONE)
     if old.dead:
         over = sa.and_(c.status == lit(Status.FAILED), sa.not_(t.unfinished(c)))
+        _, by_job = jobs.holds_up(t, c)
+        over = over if by_job is None else sa.and_(over, sa.not_(by_job))
         ended = sa.or_(ended, over)
     # Foreign consumers do not fill finished_at.
     times = [db.utc_of(x) for x in (c.finished_at, c.claimed_at, c.created_at) if x is not None]

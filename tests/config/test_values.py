@@ -49,6 +49,11 @@ def test_a_number_beyond_all_ranges_is_refused_as_any_other(check: Any, value: A
         check("delay", value, 0, 5)
 
 
+def test_the_largest_number_is_named_as_it_is() -> None:
+    with pytest.raises(ConfigError, match="from 1 to 9223372036854775807, got 0"):
+        whole("after", 0, 1, 2**63 - 1)
+
+
 @given(st.text())
 def test_no_text_breaks_the_reader_of_durations(text: str) -> None:
     with suppress(ConfigError):

@@ -862,6 +862,19 @@ def test_what_handlers_have_sent_into_a_job_that_is_being_cancelled_is_cancelled
     assert Table(app).column("status") == [-1, -1, -1]
 
 
+def test_a_purge_leaves_dead_messages_that_a_job_waits_for(app):
+    waits, goes_on = opened(app, 2, on_dead="wait"), opened(app, 1)
+    first, given_up, other = Table(app).column("msg_id")
+    for msg_id in (first, given_up, other):
+        edit(app, msg_id, status=-1, error_try_times=DEAD)
+    app.ops.discard([given_up], reason="r")
+    Table(app).edit(sa.true(), finished_at=datetime.now(UTC) - timedelta(days=9))
+    assert app.ops.purge("8d", dead=True, dry_run=True).matched == 2
+    assert app.ops.purge("8d", dead=True).changed == 2
+    assert Table(app).column("msg_id") == [first]
+    assert (complete(app, waits), complete(app, goes_on) is None) == (None, False)
+
+
 def test_a_purge_takes_the_jobs_that_have_no_message_left(app, monkeypatch):
     app.add_handler(None, lambda msg: None)
     monkeypatch.setattr(jobs, "LOOKED_AT", 2)
