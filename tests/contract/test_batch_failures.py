@@ -95,6 +95,26 @@ def test_reject_and_retry_later_mean_what_they_mean_when_raised(
     assert table.rows("status", "error_try_times") == [(-1, 3), (0, 0), (2, 0)]
 
 
+class Nameless(type):
+    @property
+    def __name__(cls) -> str:  # type: ignore[override]
+        raise RuntimeError("no name")
+
+
+class Odd(Exception, metaclass=Nameless):
+    pass
+
+
+def test_a_failure_that_cannot_be_judged_makes_no_message_of_a_batch_done(
+    app: App, calls: Calls, table: Table
+) -> None:
+    calls.add(batch=500)
+    ids = send(app, "a", "b", "c")
+    calls.names = {ids[1]: Odd("x")}
+    assert drain(app).done == 2
+    assert table.rows("status", "error_try_times") == [(2, 0), (-1, 1), (2, 0)]
+
+
 def test_a_handler_that_names_others_again_and_again_is_not_called_without_end(
     app: App, calls: Calls, table: Table
 ) -> None:

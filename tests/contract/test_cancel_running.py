@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from msgworker import App, BatchContext, Context, Message, MessageTable, RetryLater
+from msgworker import App, BatchContext, Context, Message, MessageTable, Reject, RetryLater
 from msgworker.events import Cancelled
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.in_flight import Cancel, InFlight
@@ -437,6 +437,24 @@ def test_a_batch_without_a_transaction_ends_the_cancelled_one_alone(app, table, 
     one.fetcher.run_once()
     step(one)
     assert table.statuses == [2, -1, 2]
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), Reject("x")], ids=["fails", "rejects"])
+def test_a_cancelled_message_of_a_batch_is_cancelled_though_its_handler_fails_it(
+    app, table, made, error
+):
+    def handle(messages: list[Message], ctx: BatchContext) -> None:
+        if messages[0].msg_id == a:
+            cancel(app, a)
+            beat(one)
+            ctx.fail(messages[0], error)
+
+    app.add_handler("t", handle, batch=10, on_dead="stuck")
+    one = made()
+    a, *_ = send(app, "a", "b")
+    one.fetcher.run_once()
+    step(one)
+    assert table.rows("status", "last_error") == [(-1, GONE), (2, None)]
 
 
 def test_an_async_handler_is_cancelled_while_it_waits(app, table, made):

@@ -242,10 +242,8 @@ class BatchCaller:
             return
         failures = self._call(taken, handler, running, None)
         self._check_time(handler, running)
-        for one in taken:
-            if not self._is_cancelled(one.lane):
-                one.lane.result = one.done()
-        self._without(taken, failures, handler)
+        for one in self._without(taken, failures, handler):
+            one.lane.result = one.done()
 
     def _log_failed(self, failed: Failed, before: int, taken: list[Taken]) -> None:
         """Log that the others are called again."""
@@ -538,10 +536,12 @@ class BatchCaller:
 
     def _without(self, taken: list[Taken], failures: Failures, handler: Handler) -> list[Taken]:
         """What was taken, of each lane up to its first message that failed. If that is the flagged
-        one, the lane gets its result; if it is one behind, it gets the flag next, and its result is
-        kept in `Lane.verdict`."""
+        one, or an operator cancels that, the lane gets its result; if it is one behind, it gets the
+        flag next, and its result is kept in `Lane.verdict`."""
         kept: list[Taken] = []
         for one in taken:
+            if self._is_cancelled(one.lane):
+                continue
             lane, ids = one.lane, [message.msg_id for message in one.messages]
             place = next((i for i, msg_id in enumerate(ids) if msg_id in failures), None)
             if place is None:
