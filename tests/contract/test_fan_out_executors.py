@@ -14,6 +14,7 @@ from tests.support.fan_out import (
     Trying,
     die,
     double,
+    odd,
     records,
     refuse_odd,
     refused,
@@ -88,6 +89,22 @@ def test_what_an_item_raises_in_a_process_is_its_failure(sqlite_app):
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
         result = run(sqlite_app, lambda ctx: ctx.fan_out(die, [1], executor=executor))
     assert result.failed[1].startswith("SystemExit: item 1 ends its process")
+
+
+def test_what_cannot_travel_to_or_from_a_process_fails_its_item_alone(sqlite_app):
+    errors = {
+        "raises": "MsgworkerError: Odd: 17: account closed",
+        "hides": "MsgworkerError: ValueError: <unlocked",
+        "returns": "PayloadError: an item's value is stored as JSON, got a OddItem",
+        threading.Lock(): "TypeError: cannot pickle",
+    }
+    items = [*errors, *range(20)]
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as executor:
+        options = {"executor": executor, "key": items.index}
+        result = run(sqlite_app, lambda ctx: ctx.fan_out(odd, items, **options))
+    assert result.values[len(errors) :] == list(range(20))
+    for place, error in enumerate(errors.values()):
+        assert result.failed[place].startswith(error)
 
 
 def test_an_executor_that_is_shut_down_fails_the_try(sqlite_app):

@@ -33,6 +33,29 @@ def die(n: int) -> None:
     raise SystemExit(f"item {n} ends its process")
 
 
+class Odd(Exception):
+    """It cannot be unpickled, as most errors with other arguments than their text."""
+
+    def __init__(self, code: int, why: str) -> None:
+        super().__init__(f"{code}: {why}")
+
+
+class OddItem:
+    """It can be pickled, and not unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Odd, ("of an item",)
+
+
+def odd(item: Any) -> Any:
+    """An item that other processes can run, with what cannot travel."""
+    if item == "raises":
+        raise Odd(17, "account closed")
+    if item == "hides":
+        raise ValueError(threading.Lock())
+    return OddItem() if item == "returns" else item
+
+
 @dataclass
 class Ran:
     """Which items ran, in order of their starts."""

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import inspect
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from contextvars import copy_context
 from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from datetime import time as time_of_day
+from decimal import Decimal
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
+from uuid import UUID
 
 from sqlalchemy import Connection
 
@@ -36,6 +42,7 @@ from msgworker.instance.connections import (
 )
 from msgworker.instance.running.context import RunningItem
 from msgworker.instance.running.in_flight import Execution
+from msgworker.instance.running.outcome import describe
 from msgworker.instance.running.transactions import until_committed
 from msgworker.instance.state import Setup, Shared
 from msgworker.message import Outgoing
@@ -347,6 +354,48 @@ class Threads:
                 run.close()
 
 
+def of_processes(executor: Executor) -> bool:
+    """Whether it is a ProcessPoolExecutor."""
+    processes = sys.modules.get("concurrent.futures.process")  # imported, if `executor` is of it
+    return processes is not None and isinstance(executor, processes.ProcessPoolExecutor)
+
+
+def in_process(fn: Callable[[Any], Any], item: Any) -> str | None:
+    """Run an item in a process of a pool; returns its value as stored. What the pool cannot
+    unpickle would break it, and end all other items: an error of this kind is raised as text."""
+    try:
+        return value_text(fn(item))
+    except BaseException as error:
+        if _travels(error):
+            raise
+        raise MsgworkerError(describe(error)) from error
+
+
+def _travels(error: BaseException) -> bool:
+    """Whether the error can be made anew from what it is pickled as."""
+    try:
+        reduced: Any = error.__reduce_ex__(4)
+        make, given, *state = reduced
+        make(*given)
+        return _is_plain([given, *state])
+    except BaseException:
+        return False
+
+
+def _is_plain(value: Any) -> bool:
+    if type(value) in (list, tuple, set, frozenset):
+        return all([_is_plain(one) for one in value])
+    if type(value) is dict:
+        return _is_plain([*value, *value.values()])
+    return type(value) in _PLAIN
+
+
+_PLAIN = (
+    *(str, bytes, int, float, bool, type(None), date, datetime, time_of_day, timedelta),
+    *(Decimal, UUID),
+)
+
+
 class Remote:
     """An executor of the user: processes, a cluster. It is neither started nor shut down here."""
 
@@ -359,6 +408,7 @@ class Remote:
     ) -> None:
         self._pid = fence.setup.pid
         self._executor = executor
+        self._processes = of_processes(executor)
         self._fn = fn
         self._running = fence.running
         self._ended = ended
@@ -367,7 +417,8 @@ class Remote:
     def start(self, task: Task) -> None:
         """Submit a task; raises the executor's error if it accepts none."""
         item = RunningItem(self._fn, self._running)
-        future = self._executor.submit(item, task.item)
+        call = partial(in_process, item) if self._processes else item
+        future = self._executor.submit(call, task.item)
         self._open.add(future)
         future.add_done_callback(lambda done: self._returned(task, item, done))
 
@@ -383,7 +434,9 @@ class Remote:
         end_if_forked(self._pid)
         self._open.discard(future)
         try:
-            ended = ItemResult(task, value_text(future.result()), sent=item.sent)
+            value = future.result()
+            text = value if self._processes else value_text(value)
+            ended = ItemResult(task, text, sent=item.sent)
         except CancelledError:
             ended = ItemResult(task, skipped=True)
         except BaseException as error:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import pickle
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -31,6 +30,7 @@ from msgworker.instance.fan_out.executors import (
     Task,
     Threads,
     Transactional,
+    of_processes,
 )
 from msgworker.instance.fan_out.items import BATCH, FanOutRun, ItemCounts, check_name, key_of
 from msgworker.instance.running.context import FanOut
@@ -107,8 +107,7 @@ def _check_executor(executor: Any, fn: Any, exact: bool) -> None:
             "transactional_items=True runs on threads of this process, which hold the connections; "
             "leave out executor="
         )
-    processes = sys.modules.get("concurrent.futures.process")  # imported, if `executor` is of it
-    if processes is not None and isinstance(executor, processes.ProcessPoolExecutor):
+    if of_processes(executor):
         try:
             pickle.dumps(fn)
         except Exception as error:
