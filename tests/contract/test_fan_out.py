@@ -460,6 +460,19 @@ def test_items_of_one_sub_key_run_in_order_and_one_at_a_time(app):
     assert order == {group: list(range(group, 300, 3)) for group in range(3)}
 
 
+@pytest.mark.parametrize("kind", [list, iter])
+def test_sub_keys_run_side_by_side_also_where_the_items_are_sorted_by_them(sqlite_app, kind):
+    side_by_side = threading.Barrier(3)
+
+    def act(n: int) -> None:
+        if n % 500 == 0:
+            side_by_side.wait(10)
+
+    options: dict[str, Any] = {"threads": 3, "serial_by": lambda n: n // 500}
+    result = run(sqlite_app, lambda ctx: ctx.fan_out(act, kind(range(1500)), **options))
+    assert (result.done, result.failed) == (1500, {})
+
+
 def test_behind_a_failed_item_its_sub_key_waits_for_the_next_try(app):
     ran = Ran(fails={2})
     seen = []

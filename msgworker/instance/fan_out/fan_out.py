@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import pickle
 import threading
 import time
@@ -32,7 +33,14 @@ from msgworker.instance.fan_out.executors import (
     Transactional,
     of_processes,
 )
-from msgworker.instance.fan_out.items import BATCH, FanOutRun, ItemCounts, check_name, key_of
+from msgworker.instance.fan_out.items import (
+    BATCH,
+    QUEUED,
+    FanOutRun,
+    ItemCounts,
+    check_name,
+    key_of,
+)
 from msgworker.instance.running.context import FanOut
 from msgworker.instance.running.in_flight import Execution
 from msgworker.instance.running.outcome import describe
@@ -202,6 +210,7 @@ class FanOuts:
             _executor_of(args, fence, ended),
             ended,
             in_flight=args.count if args.executor is not None else max(BATCH, args.count),
+            behind=math.inf if whole else QUEUED,
             text_of=lambda error: without(describe(error, home_of(args.fn)), self._secrets),
         )
         try:

@@ -241,9 +241,11 @@ def _is_refusal(error: BaseException) -> bool:
 #
 # All of it happens in the thread that called `fan_out`, also reading the items; only the items'
 # function runs elsewhere. At most BATCH items (or as many as run at once, if that is more) are
-# started or ended without a record, which bounds both memory and the repeats after a crash.
+# started or ended without a record, which bounds the repeats after a crash. Behind items of their
+# sub-key wait all those of a list, and at most QUEUED of a generator.
 
 BATCH = 200
+QUEUED = 10_000
 POLL_SECONDS = 0.05
 LOOK_SECONDS = 0.05
 FAILED_KEPT = 10_000
@@ -264,7 +266,8 @@ class ItemCounts:
 
 class FanOutRun:
     """Runs the tasks of one fan-out, in the thread that called `fan_out`; used once. in_flight: how
-    many tasks the executor holds at most. text_of: an error as text."""
+    many tasks the executor holds at most. behind: how many may wait behind one of their group.
+    text_of: an error as text."""
 
     def __init__(
         self,
@@ -273,6 +276,7 @@ class FanOutRun:
         ended: SimpleQueue[ItemResult],
         *,
         in_flight: int,
+        behind: float,
         text_of: Callable[[BaseException], str],
     ) -> None:
         self._fence = fence
@@ -280,6 +284,7 @@ class FanOutRun:
         self._ended = ended
         self._in_flight = in_flight
         self._open_at_most = max(BATCH, in_flight)
+        self._queued_at_most = behind
         self._text_of = text_of
         self._recorder = Recorder(fence, at_most=BATCH // 2, on_refused=self._refused)
         self._running = 0
@@ -294,7 +299,7 @@ class FanOutRun:
         try:
             for task in self._undone(tasks):
                 self._take_ready()
-                while self._running >= self._in_flight or self._open >= self._open_at_most:
+                while self._is_full:
                     self._take()
                 self._start(task)
             while self._running:
@@ -335,8 +340,11 @@ class FanOutRun:
     # ------------------------------------------------------------ start and take
 
     @property
-    def _open(self) -> int:
-        return self._running + self._queued + len(self._recorder)
+    def _is_full(self) -> bool:
+        """Whether no further task is read."""
+        running, unrecorded = self._running, self._running + len(self._recorder)
+        full = running >= self._in_flight or unrecorded >= self._open_at_most
+        return full or self._queued >= self._queued_at_most
 
     def _take_ready(self) -> None:
         """Take the available results; raises if items may no longer start."""
