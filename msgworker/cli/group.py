@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import augment_usage_errors
 
 from msgworker import __version__
 from msgworker.cli.output import Usage, exit_code_of, ours, print_error, sentence, visible
@@ -117,9 +118,10 @@ def app_as_option(
     Raises Usage if two Apps are given, and for an App in another place.
     """
     bare = click.Command(name, params=[p for p in command.params if isinstance(p, click.Option)])
-    parser = bare.make_parser(click.Context(bare, parent=ctx, info_name=name))
+    own_ctx = click.Context(bare, parent=ctx, info_name=name)
     marked = [_Word(arg) for arg in args]
-    given, words, _ = parser.parse_args(list(marked))
+    with augment_usage_errors(own_ctx):  # an error names the help of the command
+        given, words, _ = bare.make_parser(own_ctx).parse_args(list(marked))
     own = [param for param in command.params if isinstance(param, click.Argument)]
     at = _place_of_app(own, given, words)
     if at is None:

@@ -92,9 +92,9 @@ def release(
             **call.how,
         )
         nothing = "" if done.matched else _nothing_of(app, instance)
-    if done.matched == 0:
-        raise NothingMatched(nothing)
-    return print_result(done, word="released", verb="release", json=call.as_json)
+    return print_result(
+        done, word="released", verb="release", json=call.as_json, nothing=lambda: nothing
+    )
 
 
 def _nothing_of(app: App, instance: str) -> str:

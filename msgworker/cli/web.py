@@ -9,13 +9,14 @@ from typing import Any
 import click
 
 from msgworker import App, db
-from msgworker.app import origins_of, settings_of
+from msgworker.app import origins_of, settings_of, table_from
 from msgworker.cli.options import CONFIG_FILE, Call, app_option, as_json, common, flags, target
 from msgworker.cli.output import Column, Usage, print_list
 from msgworker.config import SETTINGS, Configuration, load, setting_text
 from msgworker.coordination.centres import check_centre, masked_centre
 from msgworker.errors import ConfigError
 from msgworker.logs import Said, logger
+from msgworker.schedules import configured
 
 log = logger("msgworker.web")
 
@@ -102,7 +103,10 @@ def values_of(call: Call) -> list[tuple[str, Any, str]]:
     """Each setting, its value for display and its origin; an App that was imported has its own."""
     conf = call.conf
     origins = conf.origins
-    if call.app_ref is not None:
+    configured(conf.schedules)  # what other commands refuse is refused here, too
+    if call.app_ref is None:
+        table_from(conf)
+    else:
         app, ref = call.imported, call.app_ref
         conf = load(call.chosen, keywords=settings_of(app), keywords_from=ref, file=call.file)
         origins = conf.origins | origins_of(app, ref)

@@ -175,9 +175,9 @@ class Setting:
         if self.kind in _READERS:
             return _READERS[self.kind](value, place)
         if not isinstance(value, str) or not value.strip():
-            # An empty or odd url is not repeated: it may hold a password.
+            # An odd url is not repeated: it may hold a password.
             got = "" if self.name in ("url", "locks") else f", got {value!r:.80}"
-            raise ConfigError(f"{place} must be a text{got}")
+            raise ConfigError(f"{place} must be a text{', but is empty' if value == '' else got}")
         if self.kind == "choice" and value not in self.choices:
             choices = ", ".join(self.choices)
             raise ConfigError(f"{place} must be one of {choices}; got {value!r:.80}")

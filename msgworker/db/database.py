@@ -245,7 +245,7 @@ class ServerSetting:
     name: str
     good: tuple[str, ...]
     otherwise: str
-    fix: str = ""
+    fix: tuple[str, ...] = ()
     needed: bool = False
     stops: bool = False
 

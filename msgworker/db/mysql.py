@@ -475,7 +475,7 @@ class MySQL(Database):
             "innodb_flush_log_at_trx_commit",
             ("1",),
             LAST_MOMENTS,
-            "SET GLOBAL innodb_flush_log_at_trx_commit = 1",
+            ("SET GLOBAL innodb_flush_log_at_trx_commit = 1",),
         ),
         ServerSetting("SELECT @@innodb_doublewrite", "innodb_doublewrite", ("1", "on"), TORN),
         ServerSetting(
@@ -485,7 +485,7 @@ class MySQL(Database):
             ("off", "row", "mixed"),
             "the server refuses every write at the isolation level READ COMMITTED (error 1665), so "
             "that no message can be sent or claimed",
-            "SET GLOBAL binlog_format = ROW",
+            ("SET GLOBAL binlog_format = ROW",),
             needed=True,
             stops=True,
         ),
@@ -495,7 +495,7 @@ class MySQL(Database):
             "sql_mode",
             ("strict",),
             "values that do not fit are truncated instead of refused",
-            "SET GLOBAL sql_mode = CONCAT(@@global.sql_mode, ',STRICT_TRANS_TABLES')",
+            ("SET GLOBAL sql_mode = CONCAT(@@global.sql_mode, ',STRICT_TRANS_TABLES')",),
         ),
     )
     several_writers: SeveralWriters | None = SeveralWriters(

@@ -86,7 +86,7 @@ _POLICIES = (
 
 
 def _shown(name: str, good: tuple[str, ...], otherwise: str, **more: bool) -> ServerSetting:
-    fix = f"ALTER SYSTEM SET {name} = {good[0]}"
+    fix = f"ALTER SYSTEM SET {name} = {good[0]}", "SELECT pg_reload_conf()"
     return ServerSetting(f"SHOW {name}", name, good, otherwise, fix, **more)
 
 

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -215,7 +216,7 @@ class SQLite(Database):
             "journal_mode",
             ("wal",),
             "readers and the writer wait for each other",
-            "PRAGMA journal_mode=WAL",
+            ("PRAGMA journal_mode=WAL",),
         ),
     )
     analyze = "ANALYZE {}"
@@ -260,8 +261,8 @@ class SQLite(Database):
         return "" if mine == given else f"is of the file {given}, but the App's is {mine}"
 
     def file_path(self, url: URL) -> str:
-        name = url.database or ""
-        return "" if not name or name.startswith("file:") else os.path.abspath(name)
+        name, is_uri = url.database or "", sa.util.asbool(url.query.get("uri", False))
+        return _path_in(name) if is_uri else name and os.path.abspath(name)
 
     def create_options(self, url: URL) -> tuple[URL, dict[str, Any]]:
         options = {"timeout": 60, "check_same_thread": False}
@@ -436,9 +437,20 @@ def _take_write_lock(conn: sa.Connection, raw: Any) -> None:
 
 def _own_file(_dialect: Any, _record: Any, args: Any, options: Any) -> None:
     # It holds payloads: only the owner may read a file that we create; -wal and -shm follow it.
-    if args and not options.get("uri"):
+    path = args[0] if args else ""
+    if options.get("uri"):
+        path = "" if re.search(r"[?&]mode=(ro|rw)\b", path) else _path_in(path)
+    if path:
         with suppress(OSError):  # it exists, or SQLite reports the error
-            os.close(os.open(args[0], os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+
+
+def _path_in(uri: str) -> str:
+    """The file that a URI of SQLite's leads to (file:x.db?mode=ro); "" if it is none."""
+    if not uri.startswith("file:"):
+        return uri and os.path.abspath(uri)
+    path = unquote(urlsplit(uri).path)
+    return path and os.path.abspath(path)
 
 
 def _sync_fully(raw: Any, _record: Any) -> None:

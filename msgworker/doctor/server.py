@@ -173,7 +173,7 @@ def settings(p: Subject) -> list[Finding]:
         if value.lower() not in setting.good:
             make = needed if setting.needed else advised
             text = f"{setting.name} is {value}: {setting.otherwise}"
-            found.append(make("server", text, *([setting.fix] if setting.fix else [])))
+            found.append(make("server", text, *setting.fix))
     version = ".".join(map(str, p.conn.dialect.server_version_info or ()))
     return found or [fine("server", f"{p.database.name} {version} keeps what it has committed")]
 

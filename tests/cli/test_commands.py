@@ -530,6 +530,25 @@ def test_url_and_table_from_configuration_reach_a_foreign_table(cli: Cli, folder
     assert dead[0]["status"] == "dead"
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("[columns]\nnope = 'x'", "nope"), ("[schedule.x]\nevery = '5x'\ntopic = 't'", "'5x'")],
+)
+def test_config_refuses_what_all_other_commands_refuse(
+    cli: Cli, folder: Path, text: str, says: str
+) -> None:
+    (folder / "msgworker.toml").write_text(text)
+    done = cli("config")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert says in done.stderr
+
+
+def test_an_error_in_the_value_of_an_option_names_the_help_of_its_command(crm: Cli) -> None:
+    done = crm("limits", "crm:app", "--remove")
+    assert done.exit_code == 2
+    assert "See `msgworker limits --help`" in done.stderr
+
+
 def test_which_rows_are_messages_is_a_setting(cli: Cli, folder: Path) -> None:
     """Without it, commands do not touch a table that an App uses with one."""
     url, table = ("--url", "sqlite:///crm.db"), ("--table", "legacy")

@@ -56,6 +56,7 @@ def one_line(stderr: str) -> bool:
         ("sqlite+aiosqlite:///x.db", 2, "is an async driver"),
         ("sqlite:///${NOT_SET}.db", 2, "environment variable NOT_SET, which is not set"),  # 23
         ("sqlite:///empty.db", 4, "table msgworker_message does not exist"),  # 24
+        ("sqlite:///file:mispelt.db?uri=true", 4, "mispelt.db: correct the path"),
         ("sqlite:///mispelt.db", 4, "mispelt.db: correct the path, or run `msgworker init-db"),
     ],
 )

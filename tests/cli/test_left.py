@@ -112,8 +112,9 @@ def test_release_of_nobody_s_asks_even_for_one(crm: Cli, folder: Path) -> None:
     assert sql(folder, "SELECT status FROM msgworker_message") == [(1,)]
     done = crm("release", "--nobody", "--any-age", "--yes", "--json", *AT)
     assert json.loads(done.stdout)["released"] == 1
-    again = crm("release", "--nobody", "--any-age", *AT)
+    again = crm("release", "--nobody", "--any-age", "--json", *AT)
     assert (again.exit_code, "without an owner" in again.stderr) == (5, True)
+    assert json.loads(again.stdout)["matched"] == 0
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_a_flag_that_is_not_given_hides_nothing(tmp_path: Path) -> None:
         ("notify = 'perhaps'", "must be true or false"),
         ("on_dead = 'explode'", "must be one of continue, block; got 'explode'"),
         ("url = 5", "url in msgworker.toml must be a text"),
-        ("url = ''", "url in msgworker.toml must be a text"),
+        ("url = ''", "url in msgworker.toml must be a text, but is empty"),
         ("columns = 5", "must be a table of column names"),
         ("[columns]\nmsg_id = 5", "must be a column's name or false"),
         ("where = 5", "where in msgworker.toml is a mapping"),

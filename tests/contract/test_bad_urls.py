@@ -200,6 +200,13 @@ def test_a_file_that_we_create_is_its_owners_alone(tmp_path):
     assert modes == dict.fromkeys(("own.db", "own.db-wal", "own.db-shm"), 0o600)
 
 
+def test_a_file_of_a_uri_is_its_owners_alone(tmp_path):
+    app = App(f"sqlite:///file:{tmp_path}/o%2520n.db?uri=true")
+    app.create_schema()
+    app.engine.dispose()
+    assert (tmp_path / "o n.db").stat().st_mode & 0o777 == 0o600
+
+
 def test_a_file_that_is_there_keeps_its_mode(tmp_path):
     path = tmp_path / "shared.db"
     path.touch()

@@ -697,6 +697,14 @@ def test_instants_without_a_time_zone(postgresql):
         app.engine.dispose()
 
 
+def test_a_setting_of_postgresql_is_mended_as_it_is_printed(ready, postgresql, make_app):
+    url = sa.make_url(postgresql.url).update_query_dict({"options": "-csynchronous_commit=off"})
+    app = make_app(url)
+    app.create_schema()
+    (told,) = [one for one in app.ops.doctor() if "synchronous_commit is off" in one.text]
+    assert told.fix == ("ALTER SYSTEM SET synchronous_commit = on", "SELECT pg_reload_conf()")
+
+
 def test_a_payload_that_is_missing_may_stand_under_another_name(make_app, sqlite):
     app = make_app(sqlite.url, table=MessageTable("tb"))
     run(
