@@ -462,6 +462,18 @@ def test_what_the_database_has_no_characters_for_is_escaped_in_errors_and_values
     assert (entry.actor, entry.reason) == ("\\u5ba2", "\\u65e5")
 
 
+def test_a_message_about_a_dead_one_has_its_error_with_escapes(latin1):
+    told: list[str] = []
+    latin1.add_handler("t", lambda msg: 1 / int("日"), max_tries=1, on_dead="dead")
+    latin1.add_handler("dead", lambda msg: told.append(msg.payload["error"]))
+    send(latin1, "a")
+    assert latin1.drain(linger=0).done == 1
+    assert "base 10: '\\u65e5'" in told[0]
+    latin1.add_handler("u", lambda msg: None, on_done="客")
+    with pytest.raises(ConfigError, match="on_done or on_dead: the topic is '客'"):
+        latin1.drain(linger=0)
+
+
 def test_what_the_database_has_no_characters_for_is_refused_before_it_is_sent(latin1):
     (wrong,) = send(latin1, "a", topic="items")
     latin1.add_handler("items", lambda msg, ctx: ctx.fan_out(str, ["客"]), max_tries=1)

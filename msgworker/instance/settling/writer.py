@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from msgworker.db import Fate, Trouble, reason_of, trouble, until_known
-from msgworker.errors import MsgworkerError, SchemaError
+from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.instance.observers import facts
 from msgworker.instance.role import Outage
 from msgworker.instance.running.handler import Registry
@@ -28,13 +28,13 @@ from msgworker.message import (
     becomes,
     topic_of,
 )
-from msgworker.payload import clean, decode
+from msgworker.payload import clean, decode, fitting
 from msgworker.producing import outgoing
 from msgworker.store import done
 from msgworker.store import settle as store
 from msgworker.store.done import NotTogether
 from msgworker.store.rows import Row, RowKept
-from msgworker.store.send import notify
+from msgworker.store.send import check_limits, notify
 from msgworker.table import Tables
 
 # --- What handlers ask of the table, checked at the start: later, outcomes could not be written.
@@ -42,8 +42,8 @@ from msgworker.table import Tables
 
 def check(registry: Registry, tables: Tables, connector: Connector) -> None:
     """Raise SchemaError if handlers delete what is done and the table gives ids again, or send
-    messages about others (`on_done`, `on_dead`) and it cannot hold those; raises the database's
-    error if they delete and this login may not."""
+    messages about others (`on_done`, `on_dead`) and it cannot hold those, ConfigError if it cannot
+    hold their topics; raises the database's error if they delete and this login may not."""
     if registry.deletes:
         _check_deletes(tables, connector)
     _check_follow_ups(registry, tables)
@@ -79,6 +79,11 @@ def _check_follow_ups(registry: Registry, tables: Tables) -> None:
             f"{what}, and msgworker does not fill column {', '.join(tables.unfilled)} of table "
             f"{tables.spec.name}, which is NOT NULL and has no default; give it one"
         )
+    for topic in {topic for one in telling for topic in (one.on_done, one.on_dead) if topic}:
+        try:
+            check_limits(tables, {"b_topic": topic})
+        except ConfigError as error:
+            raise ConfigError(f"on_done or on_dead: {error}") from None
 
 
 def follow_ups(
@@ -100,12 +105,13 @@ def _about(registry: Registry, tables: Tables, row: Row, error: str | None) -> t
     wanted = None if handler is None else handler.told(topic)[error is not None]
     if wanted is None:
         return ()
+    codec = next((one.codec for one in tables.column_limits if one.role == "payload"), "")
     about = {
         "msg_id": row.msg_id,
         "topic": topic,
         "object_id": row.object_id if row.odd is None else None,
         "outcome": "done" if error is None else "dead",
-        "error": error,
+        "error": None if error is None else fitting(error, codec),
         "tries": row.tries + (error is not None),
         "payload": _payload(row),
     }
