@@ -542,6 +542,21 @@ def test_a_crash_on_the_last_try_sends_on_dead_in_recovery(app, table, owner, mo
     assert "held this message" in one["error"]
 
 
+def test_a_message_about_a_dead_one_has_as_much_of_its_error_as_there_is_room_for(make_app):
+    app = make_app(table=MessageTable(max_payload=500))
+    app.create_schema()
+
+    def handle(msg: Message[Any]) -> None:
+        raise Reject("no" * 500)
+
+    app.add_handler("t", handle, on_dead="t.dead")
+    send(app, "a", payload=5)
+    assert app.drain(**NOW, topics=["t"]).failed == 1
+    (one,) = about(app, "t.dead")
+    assert one["error"].startswith("rejected: nono")
+    assert (one["tries"], one["payload"]) == (1, None)
+
+
 def test_what_operators_end_sends_nothing(app):
     app.add_handler("t", lambda msg: None, on_dead="t.dead")
     (msg_id,) = send(app, "a")

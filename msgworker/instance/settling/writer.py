@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from sqlalchemy import Connection
@@ -121,7 +121,7 @@ def _about(registry: Registry, tables: Tables, row: Row, error: str | None) -> t
     try:
         message = outgoing(tables, wanted, about, object_id=object_id)
     except MsgworkerError:  # too long with that payload, or an odd object
-        message = outgoing(tables, wanted, _plain(about))
+        message = _shorter(tables, wanted, about)
     headers = row.headers  # so that it is in the trace of the message that it is about
     if tables.max_headers and isinstance(headers, str) and headers.isascii():
         message.row["b_headers"] = headers
@@ -138,14 +138,15 @@ def _payload(row: Row) -> Any:
         return None
 
 
-def _plain(about: dict[str, Any]) -> dict[str, Any]:
-    object_id = about["object_id"]
-    error = about["error"]
-    return about | {
-        "object_id": None if object_id is None else clean(str(object_id), 190),
-        "error": None if error is None else clean(error, 2000),
-        "payload": None,
-    }
+def _shorter(tables: Tables, topic: str, about: dict[str, Any]) -> Outgoing:
+    """Without the payload, and of the error as much as there is room for."""
+    object_id, error = about["object_id"], about["error"]
+    named = {"object_id": None if object_id is None else clean(str(object_id), 190)}
+    plain = about | named | {"payload": None}
+    for most in () if error is None else (2000, 200):
+        with suppress(MsgworkerError):
+            return outgoing(tables, topic, plain | {"error": clean(error, most)})
+    return outgoing(tables, topic, plain | {"error": None if error is None else clean(error, 20)})
 
 
 # --- The settlements of finished lanes, and their results if the answer was lost.
