@@ -16,7 +16,13 @@ from sqlalchemy.engine.base import OptionEngine
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from msgworker.config import nearest
-from msgworker.db.connections import closed_after_failure, doubt_sessions, is_a, watch_sessions
+from msgworker.db.connections import (
+    closed_after_failure,
+    doubt_sessions,
+    is_a,
+    is_ours_alone,
+    watch_sessions,
+)
 from msgworker.db.database import DATABASES, NAMES, Trouble, of, of_dialect
 from msgworker.db.drivers import ISOLATION, is_aborted
 from msgworker.db.errors import MASK, is_time_limit
@@ -221,7 +227,18 @@ def _ours(engine: sa.Engine, given: bool) -> sa.Engine:
     database.prepare(engine, given=given)
     if not database.one_writer:  # else a deadlock, or a lost connection, is of no transaction
         event.listen(engine, "handle_error", _note_rollback)
+        event.listen(engine, "handle_error", _name_unkept)
     return engine
+
+
+def _name_unkept(context: Any) -> None:
+    # What is stored is escaped or refused before; what is asked for, and names, are not.
+    error, conn = context.original_exception, context.connection
+    if isinstance(error, UnicodeEncodeError) and conn is not None and is_ours_alone(conn):
+        part = error.object[error.start : error.end]
+        raise ConfigError(
+            f"the database has no characters for {part!r:.60}; nothing there has them"
+        )
 
 
 def _set_sessions(own: sa.Engine, engine: sa.Engine) -> None:

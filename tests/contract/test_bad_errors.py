@@ -488,3 +488,16 @@ def test_what_the_database_has_no_characters_for_is_refused_before_it_is_sent(la
         with pytest.raises(ConfigError, match="characters that the database does not keep"):
             latin1.job("客", conn=conn)
         latin1.send(conn, "é", "é", unique_key="é", object_id="é")
+
+
+def test_a_name_that_the_database_has_no_characters_for_is_refused_in_words(latin1):
+    named = App(latin1.engine, label="客")
+    named.add_handler("t", lambda msg: None)
+    for act in (
+        lambda: latin1.ops.find(topic="客"),
+        lambda: latin1.ops.find(error="客"),
+        lambda: latin1.ops.pause("客"),
+        lambda: named.drain(linger=0),
+    ):
+        with pytest.raises(ConfigError, match="no characters for '客'"):
+            act()
