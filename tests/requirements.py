@@ -229,6 +229,7 @@ class PgBouncerByTransaction(PgBouncer):
 
 
 class Galera(MariaDB):
+    sequences = fails("a sequence must have INCREMENT BY 0 there, or no cache")
     rows_in_two_transactions = fails("the rows of a transaction are compared at COMMIT")
 
 

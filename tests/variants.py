@@ -165,7 +165,7 @@ def install() -> None:
         return
     create = schema.create
 
-    def divided(engine: Engine, spec: MessageTable, dialect: Database, *rest: Any) -> list[str]:
+    def divided(engine: Engine, spec: MessageTable, dialect: Database, *rest: Any) -> Any:
         made: list[str] = []
         if spec.is_default and engine.dialect.name == variant.server:
             # No database: `create` says so. Another process was faster: it finds the table.
@@ -174,7 +174,8 @@ def install() -> None:
                     for text in _message_table(spec, variant.partitions):
                         conn.exec_driver_sql(text)
                     made = [spec.bare_name]
-        return made + create(engine, spec, dialect, *rest)
+        names, rule = create(engine, spec, dialect, *rest)
+        return made + names, rule
 
     schema.create = divided
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import anyio
@@ -24,6 +25,7 @@ from tests.support.databases import SQLITE, async_url
 from tests.support.leases import leases
 from tests.support.refusing import refuse
 from tests.support.rows import edit, send
+from tests.support.sessions import cut
 from tests.support.waiting import PATIENCE_SECONDS
 
 WITH_DRIVER = pytest.mark.parametrize(
@@ -745,14 +747,9 @@ def test_a_transaction_of_an_async_handler_that_is_lost_runs_again_and_counts_no
                 await ctx.connection.execute(ledger.insert().values(n=1))
                 if not lost:
                     lost.append(1)
-                    end = {
-                        "postgresql": "SELECT pg_terminate_backend(pg_backend_pid())",
-                        "mysql": "KILL CONNECTION_ID()",
-                    }
+                    await ctx.connection.run_sync(partial(cut, app))
                     with suppress(sa.exc.SQLAlchemyError):
-                        await ctx.connection.execute(
-                            sa.text(end[app.engine.url.get_backend_name()])
-                        )
+                        await ctx.connection.execute(sa.text("SELECT 1"))
 
             send(own, "a", topic="one")
             async with own.running(threads=1):
