@@ -24,6 +24,8 @@ from msgworker.db.errors import is_lost_by_its_text
 _INSTANT_FORMAT = "'SYYYY-MM-DD HH24:MI:SS.FF6'"
 _SINCE_1970 = "(SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')"
 _UNTIL = "({0} - TIMESTAMP '1970-01-01 00:00:00')"
+_HERE = "sys_context('userenv', 'current_schema')"
+"""Where names lead, which a session may set (ALTER SESSION SET CURRENT_SCHEMA)."""
 
 
 def _sum_of(interval: str, **sizes: int) -> str:
@@ -186,11 +188,11 @@ class Oracle(Database):
     other_schemas = (
         "SELECT owner FROM all_objects WHERE object_type IN ('TABLE', 'VIEW')"
         " AND object_name IN (:name, upper(:name))"
-        " AND owner <> upper(coalesce(:own, sys_context('userenv', 'current_schema')))"
+        f" AND owner <> upper(coalesce(:own, {_HERE}))"
     )
     row_estimate = (
         "SELECT num_rows FROM all_tables"
-        " WHERE owner = coalesce(upper(:schema), user) AND table_name = :name"
+        f" WHERE owner = coalesce(upper(:schema), {_HERE}) AND table_name = :name"
     )
     table_size = (
         "SELECT (SELECT coalesce(sum(bytes), 0) FROM user_segments"
@@ -200,7 +202,7 @@ class Oracle(Database):
         " (SELECT coalesce(sum(bytes), 0) FROM user_segments WHERE segment_name IN"
         " (SELECT user_indexes.index_name FROM user_indexes"
         " WHERE user_indexes.table_name = user_tables.table_name))"
-        " FROM user_tables WHERE table_name = :name AND coalesce(upper(:schema), user) = user"
+        f" FROM user_tables WHERE table_name = :name AND coalesce(upper(:schema), {_HERE}) = user"
     )
 
     def catalogue_name(self, name: str) -> str:
@@ -225,10 +227,10 @@ class Oracle(Database):
     from_nothing = " FROM dual"
     rule_queries = (
         "SELECT 'check', constraint_name, search_condition_vc FROM all_constraints"
-        " WHERE owner = coalesce(upper(:schema), user) AND table_name = :name"
+        f" WHERE owner = coalesce(upper(:schema), {_HERE}) AND table_name = :name"
         " AND constraint_type = 'C' AND status = 'ENABLED'",
         "SELECT 'trigger', trigger_name, trigger_type || ' ' || triggering_event"
-        " FROM all_triggers WHERE table_owner = coalesce(upper(:schema), user)"
+        f" FROM all_triggers WHERE table_owner = coalesce(upper(:schema), {_HERE})"
         " AND table_name = :name AND status = 'ENABLED'",
     )
 
@@ -327,7 +329,7 @@ def _modified(at: At, rest: str) -> str:
 _IDENTITY_OF = (
     "SELECT i.sequence_name, s.cycle_flag, s.last_number, s.max_value, s.increment_by"
     " FROM all_tab_identity_cols i JOIN all_sequences s ON s.sequence_owner = i.owner"
-    " AND s.sequence_name = i.sequence_name WHERE i.owner = coalesce(upper(:schema), user)"
+    f" AND s.sequence_name = i.sequence_name WHERE i.owner = coalesce(upper(:schema), {_HERE})"
     " AND i.table_name = :name AND lower(i.column_name) = lower(:column)"
 )
 # SQLAlchemy 2.1 uses another name.

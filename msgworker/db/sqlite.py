@@ -22,7 +22,12 @@ from sqlalchemy.engine import URL
 from sqlalchemy.engine.reflection import Inspector
 from sqlalchemy.types import TypeEngine
 
-from msgworker.db.connections import attempt, connecting, is_ours_alone
+from msgworker.db.connections import (
+    attempt,
+    closed_after_failure,
+    connecting,
+    is_ours_alone,
+)
 from msgworker.db.database import (
     At,
     Database,
@@ -278,6 +283,8 @@ class SQLite(Database):
             raise ConfigError(
                 f"SQLite {'.'.join(map(str, found))} is too old; 3.38 or later is needed"
             )
+        if given:
+            event.listen(engine, "engine_connect", _refuse_autocommit)
         event.listen(engine, "begin", _begin_immediate)
         event.listen(engine, "handle_error", _begin_again)
         if not given:
@@ -341,6 +348,16 @@ class HintingCompiler(SQLiteCompiler):
 
     def get_from_hint_text(self, table: Any, text: str | None) -> str | None:
         return text
+
+
+def _refuse_autocommit(conn: sa.Connection) -> None:
+    # Python 3.12 and later: with True its commit() does nothing, with False a read never ends.
+    if isinstance(getattr(conn.connection.driver_connection, "autocommit", None), bool):
+        with closed_after_failure(conn):
+            raise ConfigError(
+                "the engine connects to SQLite with autocommit=, with which its transactions are "
+                "not those of SQLAlchemy; leave it out of the connect_args"
+            )
 
 
 def _begin_immediate(conn: sa.Connection) -> None:

@@ -697,9 +697,9 @@ def test_instants_without_a_time_zone(postgresql):
         app.engine.dispose()
 
 
-def test_a_setting_of_postgresql_is_mended_as_it_is_printed(ready, postgresql, make_app):
+def test_a_setting_of_postgresql_is_mended_as_it_is_printed(postgresql):
     url = sa.make_url(postgresql.url).update_query_dict({"options": "-csynchronous_commit=off"})
-    app = make_app(url)
+    app = App(url)
     app.create_schema()
     (told,) = [one for one in app.ops.doctor() if "synchronous_commit is off" in one.text]
     assert told.fix == ("ALTER SYSTEM SET synchronous_commit = on", "SELECT pg_reload_conf()")

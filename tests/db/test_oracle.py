@@ -55,3 +55,10 @@ def test_rows_of_a_query_come_with_its_first_answer() -> None:
         conn.execute(sa.text("SELECT 1 FROM DUAL")).all()
         assert log.rows_at_once == [(ROWS_AT_ONCE, ROWS_AT_ONCE)]
     assert DATABASES["oracle"].max_ids < ROWS_AT_ONCE
+
+
+def test_the_catalogue_is_asked_where_names_lead() -> None:
+    """Not of the login: a session may have another CURRENT_SCHEMA."""
+    oracle = DATABASES["oracle"]
+    for query in (str(oracle.row_estimate), *oracle.rule_queries):
+        assert "'current_schema'" in query

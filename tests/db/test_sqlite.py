@@ -17,7 +17,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
-from msgworker import App, Context, DatabaseUnavailable, Message, db
+from msgworker import App, ConfigError, Context, DatabaseUnavailable, Message, db
 from msgworker.db import sqlite
 from tests.support.waiting import in_thread
 
@@ -191,6 +191,18 @@ def test_an_app_changes_nothing_of_what_errors_do_to_a_program_s_own_connections
             conn.exec_driver_sql("SELECT * FROM nothing")
         assert not error.value.connection_invalidated
         assert conn.scalar(sa.text("SELECT 1")) == 1
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_an_engine_with_transactions_of_the_driver_s_own_is_refused(tmp_path, value):
+    """As of Python 3.12, where a connection has this attribute; by default it is no bool."""
+
+    class Own(sqlite3.Connection):
+        autocommit = value
+
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/own.db", connect_args={"factory": Own})
+    with pytest.raises(ConfigError, match="autocommit="):
+        App(engine).create_schema()
 
 
 def test_an_error_that_ends_the_transaction_leaves_one_open(tmp_path):
