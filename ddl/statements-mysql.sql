@@ -594,11 +594,12 @@ WHERE msgworker_item.table_name = %s AND msgworker_item.msg_id = %s AND msgworke
     msgworker_item.status != 2 ORDER BY msgworker_item.item_key
  LIMIT %s;
 
--- any_recorded: Whether the message has a record at all; at a first try it has none
-SELECT msgworker_item.tries
+-- count: How many records the message has, bounded.SCAN at most; at a first try it has none
+SELECT count(*) AS count_1
+FROM (SELECT msgworker_item.tries AS tries
 FROM msgworker_item
 WHERE msgworker_item.table_name = %s AND msgworker_item.msg_id = %s
- LIMIT %s;
+ LIMIT %s) AS w;
 
 -- known: The records of these keys, those that are there
 SELECT msgworker_item.item_key, msgworker_item.status, msgworker_item.tries, msgworker_item.item_value

@@ -776,11 +776,12 @@ WHERE msgworker_item.table_name = %(b_table_name)s::VARCHAR AND msgworker_item.m
     msgworker_item.item_key
  LIMIT %(param_1)s::INTEGER;
 
--- any_recorded: Whether the message has a record at all; at a first try it has none
-SELECT msgworker_item.tries
+-- count: How many records the message has, bounded.SCAN at most; at a first try it has none
+SELECT count(*) AS count_1
+FROM (SELECT msgworker_item.tries AS tries
 FROM msgworker_item
 WHERE msgworker_item.table_name = %(b_table_name)s::VARCHAR AND msgworker_item.msg_id = %(b_msg_id)s::BIGINT
- LIMIT %(param_1)s::INTEGER;
+ LIMIT %(param_1)s::INTEGER) AS w;
 
 -- known: The records of these keys, those that are there
 SELECT msgworker_item.item_key, msgworker_item.status, msgworker_item.tries, msgworker_item.item_value

@@ -100,13 +100,15 @@ def label(spec: MessageTable) -> str:
     return f"{name[: MAX_LABEL - 13]}_{digest}"
 
 
-def any_recorded(conn: Connection, t: Tables, msg_id: int) -> bool:
-    """Whether the message has a record at all; at a first try it has none."""
+def count(conn: Connection, t: Tables, msg_id: int) -> int:
+    """How many records the message has, bounded.SCAN at most; at a first try it has none."""
 
     def build() -> sa.Select[Any]:
-        return sa.select(t.item.c.tries).where(*_of(t)).limit(1)
+        some = sa.select(t.item.c.tries).where(*_of(t)).limit(bounded.SCAN).subquery("w")
+        return sa.select(sa.func.count()).select_from(some)
 
-    return conn.execute(t.built("items_any", build), _params(t, msg_id)).first() is not None
+    found: int = conn.execute(t.built("items_count", build), _params(t, msg_id)).scalar_one()
+    return found
 
 
 def known(conn: Connection, t: Tables, msg_id: int, keys: Sequence[str]) -> dict[str, Record]:

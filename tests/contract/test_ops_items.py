@@ -14,6 +14,7 @@ from msgworker.store import bounded
 from msgworker.store.items import Items, ItemState
 from tests.support.fan_out import Trying, double, refuse_odd
 from tests.support.rows import Table, send
+from tests.support.waiting import until
 
 
 def items(app: App, msg_id: int, **options: Any) -> Items | None:
@@ -113,7 +114,28 @@ def test_a_retry_may_have_other_items(app):
 
     trying = Trying(app, fan, tries=3)
     trying.drain(linger=5)
-    assert counts(app, trying.msg_id)[2] == 2
+    assert counts(app, trying.msg_id) == (2, 2, 4, 0)
+
+
+def test_a_retry_whose_list_leaves_out_what_is_done_says_how_many_are_left(app):
+    found: list[Any] = []
+
+    def fan(ctx: Context) -> None:
+        def look(item: str) -> None:
+            if item == "e" and ctx.attempt == 1:
+                raise ValueError("once")
+            if item == "g":
+                until(lambda: counts(app, trying.msg_id)[0] == 6, "all before it are recorded")
+                found.append(counts(app, trying.msg_id))
+
+        items = list("abcde" if ctx.attempt == 1 else "efghij")
+        ctx.fan_out(look, items, threads=2, serial_by=lambda item: 1).raise_for_failed()
+        ctx.fan_out(len, items, name="others")
+
+    trying = Trying(app, fan, tries=2)
+    trying.drain(linger=5)
+    assert found == [(6, 0, 10, 4)]
+    assert counts(app, trying.msg_id) == (16, 0, 16, 0)
 
 
 def test_transactional_items_know_how_many_there_are(app):

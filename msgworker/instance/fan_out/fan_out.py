@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import math
 import pickle
 import threading
 import time
@@ -35,7 +34,6 @@ from msgworker.instance.fan_out.executors import (
 )
 from msgworker.instance.fan_out.items import (
     BATCH,
-    QUEUED,
     FanOutRun,
     ItemCounts,
     check_name,
@@ -48,6 +46,7 @@ from msgworker.instance.running.traceback import home_of
 from msgworker.instance.state import Setup, Shared
 from msgworker.message import topic_of
 from msgworker.processlock import ProcessLock
+from msgworker.store import bounded
 
 DEFAULT_THREADS = 5
 DEFAULT_IN_FLIGHT = 64
@@ -133,7 +132,10 @@ class FanOuts:
     """The fan-outs of one handler while it runs. The handler calls `fan_out` from any thread; its
     handler thread calls `close`."""
 
-    __slots__ = ("_closed", "_fence", "_lock", "_running", "_secrets", "_setup", "_shared", "_used")
+    __slots__ = (
+        *("_closed", "_fence", "_left_out", "_lock", "_running", "_secrets", "_setup", "_shared"),
+        "_used",
+    )
 
     def __init__(self, setup: Setup, shared: Shared, running: Execution, secrets: set[str]) -> None:
         self._setup = setup
@@ -144,6 +146,7 @@ class FanOuts:
         self._closed = False
         self._fence: Fence | None = None
         self._used: dict[str, list[tuple[Any, set[int]]]] = {}
+        self._left_out = 0
 
     def fan_out(self, **arguments: Any) -> FanOut:
         """Run a fan-out to its end; see Context.fan_out."""
@@ -201,6 +204,17 @@ class FanOuts:
         others = [other for fn, other in self._used.get(args.name, ()) if fn is not args.fn]
         tasks = self._tasks(args, seen, others, fence.setup.tables.own_codec)
         whole = isinstance(args.items, Collection)
+        first = not self._used
+        used = self._used.get(args.name, ())
+        before = [mark for fn, marks in used if fn is args.fn for mark in marks]
+
+        def left_out(recorded: int, of_ours: int) -> None:
+            """A retry may have other items: also count those of earlier tries that this has not."""
+            if first and recorded < bounded.SCAN:
+                self._left_out = recorded
+            self._left_out = max(0, self._left_out - of_ours)
+            fence.total = (fence.total or 0) + self._left_out
+
         if whole:  # all its keys are known
             self._remember(args, seen)
             fence.total = sum(len(one) for used in self._used.values() for _, one in used)
@@ -210,7 +224,9 @@ class FanOuts:
             _executor_of(args, fence, ended),
             ended,
             in_flight=args.count if args.executor is not None else max(BATCH, args.count),
-            behind=math.inf if whole else QUEUED,
+            listed=len(seen) if whole else None,
+            before=frozenset(before),
+            on_read=left_out,
             text_of=lambda error: without(describe(error, home_of(args.fn)), self._secrets),
         )
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -119,10 +119,10 @@ class Recorder:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def any_recorded(self) -> bool:
-        """Whether the message has records of an earlier try, or of another fan-out."""
+    def count(self) -> int:
+        """How many records the message has, of earlier tries and other fan-outs; see store."""
         fence = self._fence
-        return self._reading(lambda c: store.any_recorded(c, fence.setup.tables, fence.msg_id))
+        return self._reading(lambda c: store.count(c, fence.setup.tables, fence.msg_id))
 
     def known(self, keys: list[str]) -> dict[str, Record]:
         """The records of these keys."""
@@ -266,7 +266,9 @@ class ItemCounts:
 
 class FanOutRun:
     """Runs the tasks of one fan-out, in the thread that called `fan_out`; used once. in_flight: how
-    many tasks the executor holds at most. behind: how many may wait behind one of their group.
+    many tasks the executor holds at most. listed: how many there are, if they are a list. before:
+    the hashes of keys that earlier fan-outs of this try had, too. on_read: called when the records
+    of a list are read, with how many the message has, and how many of them are of this list alone.
     text_of: an error as text."""
 
     def __init__(
@@ -276,7 +278,9 @@ class FanOutRun:
         ended: SimpleQueue[ItemResult],
         *,
         in_flight: int,
-        behind: float,
+        listed: int | None,
+        before: Collection[int],
+        on_read: Callable[[int, int], None],
         text_of: Callable[[BaseException], str],
     ) -> None:
         self._fence = fence
@@ -284,7 +288,10 @@ class FanOutRun:
         self._ended = ended
         self._in_flight = in_flight
         self._open_at_most = max(BATCH, in_flight)
-        self._queued_at_most = behind
+        self._queued_at_most = max(QUEUED, listed or 0)
+        self._listed = listed
+        self._before = before
+        self._on_read = on_read
         self._text_of = text_of
         self._recorder = Recorder(fence, at_most=BATCH // 2, on_refused=self._refused)
         self._running = 0
@@ -318,13 +325,17 @@ class FanOutRun:
     def _undone(self, tasks: Iterable[Task]) -> Iterator[Task]:
         """The tasks that are not done; done ones are counted in the tally."""
         values = self.tally.values
-        if not self._recorder.any_recorded():
+        if not (recorded := self._recorder.count()):
             for task in tasks:
                 values.append(None)
                 yield task
             return
+        of_ours = 0
         for portion in _portions(tasks):
             records = self._recorder.known([task.text for task in portion])
+            of_ours += sum([hash(key) not in self._before for key in records])
+            if len(values) + len(portion) == self._listed:
+                self._on_read(recorded, of_ours)
             for task in portion:
                 values.append(None)
                 record = records.get(task.text)
