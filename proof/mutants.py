@@ -34,14 +34,17 @@ SECONDS = 300
 PASSED, FAILED = 0, 1
 ON_SQLITE = ("-m", "not long", "-k", "not postgresql and not mariadb and not oracle")
 DECIDING = {
-    "message.py": "contract/test_quarantine.py instance store/test_settle.py",
-    "schedules.py": "test_schedules.py",
+    "message.py": """
+        contract/test_quarantine.py contract/test_ops_looks.py contract/test_ops_rerun.py
+        contract/test_unique.py instance store/test_settle.py test_testing.py""",
+    "schedules.py": "test_schedules.py contract/test_scheduled_for.py contract/test_timers.py",
     "limit.py": "test_limit.py",
     "instance/claiming/capacity.py": "instance",
     "instance/claiming/loop.py:DrainEnd": "instance",
     "instance/claiming/heads.py": "instance",
     "instance/running/outcome.py": """
-        contract/test_handlers.py contract/test_outcomes.py contract/test_timeouts.py
+        contract/test_back_off.py contract/test_bad_errors.py contract/test_handlers.py
+        contract/test_outcomes.py contract/test_payloads.py contract/test_timeouts.py
         contract/test_tracebacks.py instance""",
 }
 """Modules, or a class of one, of which mutants are made, and the tests that judge them, under
