@@ -267,7 +267,8 @@ def test_a_handler_s_timeout_ends_new_items_and_waits_for_running_ones(app, tabl
     assert item_threads() == []
 
 
-def test_a_fan_out_left_behind_ends_with_its_handler(app, table: Table):
+@pytest.mark.parametrize("raises", [False, True], ids=["returns", "raises"])
+def test_a_fan_out_left_behind_ends_with_its_handler_and_fails_its_try(app, table: Table, raises):
     ran, started, found = Ran(), threading.Event(), []
 
     def act(n: int) -> None:
@@ -284,10 +285,13 @@ def test_a_fan_out_left_behind_ends_with_its_handler(app, table: Table):
 
         threading.Thread(target=work, daemon=True).start()
         assert started.wait(60)
+        if raises:
+            raise LookupError("no account")
 
     trying = Trying(app, forgetful, max_tries=1)
     trying.drain()
-    assert "the handler ended while its fan-out ran" in table.one("last_error")
+    error = "no account" if raises else "the handler ended while its fan-out ran"
+    assert error in table.one("last_error")
     assert table.statuses == [-1]
     assert item_threads() == []
     until(lambda: found, "the thread has been told")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
+from msgworker.errors import HandlerMisuse
 from msgworker.instance.running.outcome import Result
 from msgworker.message import Settled, in_quarantine, topic_of
 from msgworker.store.controls import Request
@@ -132,7 +133,7 @@ class Execution:
     @property
     def interrupted(self) -> bool:
         """Whether what it raises follows from a stop, or from its lost claim."""
-        return self.stopped or self.cut_short is not None
+        return self.stopped or self.cut_short not in (None, HandlerMisuse)
 
     def end_at_stop(self) -> bool:
         """At the end of the grace time: cancel the task of an async handler. Whether it has one."""
