@@ -75,7 +75,7 @@ class Why(enum.StrEnum):
     RUNNING = "running", "is running"
     DONE = "done", "is done", "--force (force=True) runs it again"
     UNKNOWN = "unknown status", "has an unknown status"
-    GIVEN_UP = "discarded already", "is discarded, or cancelled, already"
+    GIVEN_UP = "discarded already", "is discarded or cancelled already"
     RAN_LATER = (
         "a later one ran",
         "would run out of order: message {} of its object has run already",

@@ -194,7 +194,7 @@ def test_discard_wants_a_reason_and_keeps_it(crm: Cli, folder: Path) -> None:
     assert last == [(-1, 3, "discarded by al: twin")]
     again = crm("discard", 1, "--reason", "x", *AT)
     assert (again.exit_code, again.stdout) == (5, "discarded 0\n")
-    assert "is discarded already" in again.stderr
+    assert "is discarded or cancelled already" in again.stderr
 
 
 def test_discard_of_what_runs_is_refused_with_a_reason(crm: Cli, folder: Path) -> None:
