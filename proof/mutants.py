@@ -37,7 +37,9 @@ DECIDING = {
     "message.py": """
         contract/test_quarantine.py contract/test_ops_looks.py contract/test_ops_rerun.py
         contract/test_unique.py instance store/test_settle.py test_testing.py""",
-    "schedules.py": "test_schedules.py contract/test_scheduled_for.py contract/test_timers.py",
+    "schedules.py": """
+        cli/test_schedules.py config contract/test_scheduled_for.py contract/test_timers.py
+        test_schedules.py""",
     "limit.py": "test_limit.py",
     "instance/claiming/capacity.py": "instance",
     "instance/claiming/loop.py:DrainEnd": "instance",

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, StatementError
-from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from tenacity.wait import wait_fixed, wait_none
 
@@ -157,7 +156,8 @@ def test_a_handler_that_swallows_the_end_of_its_transaction_commits_nothing(sqli
     app = sqlite_app
     if kind == "async":
         pytest.importorskip("aiosqlite")
-        app = App(create_async_engine(async_url(app.engine.url)))
+        asyncio = pytest.importorskip("sqlalchemy.ext.asyncio", exc_type=ImportError)
+        app = App(asyncio.create_async_engine(async_url(app.engine.url)))
     EFFECTS.metadata.create_all(app.engine)
     with app.engine.begin() as conn:
         conn.exec_driver_sql("CREATE TABLE used_up (id INTEGER PRIMARY KEY AUTOINCREMENT, x)")
