@@ -510,6 +510,7 @@ def test_an_error_of_another_loop_says_which_loop_runs_handlers(app, table):
 # --- Sends by an AsyncSession and an AsyncConnection.
 
 
+@pytest.mark.requires("unique_keys")
 @WITH_DRIVER
 def test_asend_is_part_of_the_transaction_of_an_async_session_and_connection(app, table):
     async def main() -> list[Any]:

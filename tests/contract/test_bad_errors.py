@@ -474,6 +474,7 @@ def test_a_message_about_a_dead_one_has_its_error_with_escapes(latin1):
         latin1.drain(linger=0)
 
 
+@pytest.mark.requires("unique_keys")
 def test_what_the_database_has_no_characters_for_is_refused_before_it_is_sent(latin1):
     (wrong,) = send(latin1, "a", topic="items")
     latin1.add_handler("items", lambda msg, ctx: ctx.fan_out(str, ["客"]), max_tries=1)

@@ -144,6 +144,7 @@ def test_a_record_that_is_written_again_sends_nothing_again(app):
     assert {key: row[0] for key, row in records(app).items()} == dict.fromkeys("abc", DONE)
 
 
+@pytest.mark.requires("unique_keys")
 def test_an_item_whose_message_is_refused_fails_and_the_others_do_not(app):
     """The key is that of a message of another topic, which cannot be replaced. What has the same
     sub-key and has not started waits for the next try."""
@@ -188,6 +189,7 @@ def test_an_item_whose_message_is_refused_fails_and_the_others_do_not(app):
     assert sorted(sent(app)) == sorted([*found, "1", str(LAST)])
 
 
+@pytest.mark.requires("unique_keys")
 @pytest.mark.parametrize("exact", [False, True], ids=["plain", "transactional"])
 def test_keys_and_jobs_of_what_items_send(app, exact):
     def fan(msg: Message[Any], ctx: Context) -> None:

@@ -1028,6 +1028,7 @@ def test_a_sender_on_sqlite_keeps_the_seal_out_from_its_first_statement(app):
     other.dispose()
 
 
+@pytest.mark.requires("unique_keys")
 def test_a_message_that_replaces_another_one_brings_it_into_its_job(app):
     app.add_handler("t", lambda msg: None)
     with app.engine.begin() as conn:
@@ -1043,6 +1044,7 @@ def test_a_message_that_replaces_another_one_brings_it_into_its_job(app):
     assert job_row(app, job.job_id).done == 1
 
 
+@pytest.mark.requires("unique_keys")
 @pytest.mark.parametrize("into", ["another job", "no job"])
 def test_a_message_of_another_job_is_not_replaced(app, into):
     seen: list[Any] = []

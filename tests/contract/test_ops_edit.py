@@ -225,6 +225,7 @@ def test_a_rerun_gives_no_run_what_it_was_before_an_edit(app, table):
     assert table.statuses == [DONE, NEW]
 
 
+@pytest.mark.requires("unique_keys")
 def test_a_unique_key_is_held_through_an_edit(app, table):
     (msg_id,) = send(app, "a", payload=1, unique_key="k")
     assert app.ops.edit(msg_id, payload=2, reason="r") == 1

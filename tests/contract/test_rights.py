@@ -315,6 +315,7 @@ def test_the_rights_of_the_page_are_enough_for_chains(site):
     assert "may not INSERT on msgworker_message, which on_done or on_dead needs" in lacks.text
 
 
+@pytest.mark.requires("unique_keys")
 @pytest.mark.quick("mariadb")
 def test_the_rights_of_the_page_are_enough_for_schedules(site):
     site.grant()

@@ -621,6 +621,7 @@ def ids_of(app) -> list[int]:
     return sorted(Table(app).column("msg_id"))
 
 
+@pytest.mark.requires("unique_keys")
 @pytest.mark.parametrize("held", ["t", None])
 def test_a_tick_is_skipped_while_the_message_before_has_not_ended(app, make_app, held):
     role, told = overlapping(app, make_app, "skip", object_id=held)
@@ -653,6 +654,7 @@ def test_a_tick_is_skipped_while_the_message_before_has_not_ended(app, make_app,
     role.ended()
 
 
+@pytest.mark.requires("unique_keys")
 def test_a_message_that_was_edited_to_another_topic_skips_ticks_and_says_so(app, make_app):
     role, told = overlapping(app, make_app, "skip")
     put_back(app, "t", 50)
@@ -673,6 +675,7 @@ def test_a_message_that_was_edited_to_another_topic_skips_ticks_and_says_so(app,
     role.ended()
 
 
+@pytest.mark.requires("unique_keys")
 def test_of_several_instances_one_decides_what_becomes_of_a_tick(app, make_app):
     roles = [overlapping(app, make_app, "skip")[0] for _ in range(3)]
     for _ in range(3):
@@ -687,6 +690,7 @@ def test_of_several_instances_one_decides_what_becomes_of_a_tick(app, make_app):
         role.ended()
 
 
+@pytest.mark.requires("unique_keys")
 def test_a_message_that_has_not_begun_becomes_that_of_the_next_tick(app, make_app):
     role, told = overlapping(app, make_app, "replace")
     put_back(app, "t", 50)
@@ -704,6 +708,7 @@ def test_a_message_that_has_not_begun_becomes_that_of_the_next_tick(app, make_ap
     role.ended()
 
 
+@pytest.mark.requires("unique_keys")
 def test_a_message_that_has_begun_is_cancelled_for_the_next_tick(app, make_app):
     role, _ = overlapping(app, make_app, "replace")
     put_back(app, "t", 50)
@@ -729,6 +734,7 @@ def test_a_message_that_has_begun_is_cancelled_for_the_next_tick(app, make_app):
     role.ended()
 
 
+@pytest.mark.requires("unique_keys")
 @pytest.mark.parametrize("runs", [False, True])
 @pytest.mark.parametrize("new", [{"topic": "u"}, {"topic": "t", "object_id": "another"}])
 def test_a_message_of_another_topic_or_object_is_replaced_by_a_new_one(app, make_app, new, runs):
@@ -759,6 +765,7 @@ def test_a_message_of_another_topic_or_object_is_replaced_by_a_new_one(app, make
     role.ended()
 
 
+@pytest.mark.requires("unique_keys")
 def test_a_schedule_is_sent_by_hand_as_its_overlap_says(app, make_app):
     for overlap in ("skip", "replace"):
         one = an_app(make_app)
@@ -773,6 +780,7 @@ def test_a_schedule_is_sent_by_hand_as_its_overlap_says(app, make_app):
     assert ids_of(app) == [first, second]
 
 
+@pytest.mark.requires("unique_keys")
 def test_overlap_needs_keys_and_the_table_of_today(app, make_app):
     bare = an_app(make_app, table=MessageTable("tb_bare"))
     bare.create_schema()

@@ -59,6 +59,7 @@ def test_what_is_done_is_deleted_in_order_of_each_object(app, table, kind):
     assert {msg.msg_id for msg in seen} >= {*kept, *after}
 
 
+@pytest.mark.requires("unique_keys")
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_others_need_stays(app, table, kind):
     handles(app, kind)
@@ -107,6 +108,7 @@ def test_what_has_items_stays(app, table):
     assert len(app.ops.items(1)) == 2
 
 
+@pytest.mark.requires("unique_index_of_any_column")
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_row_of_another_table_refers_to_stays(app, table, kind):
     send(app, "a", "a", "b", None)
@@ -176,6 +178,7 @@ def test_what_a_trigger_keeps_without_an_error_is_done(app, table, kind):
     assert table.rows("object_id", "status") == [("a", 2), ("a", 2)]
 
 
+@pytest.mark.requires("unique_index_of_any_column")
 @pytest.mark.parametrize("kind", ["plain", "transactional", "batch"])
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 def test_a_deferred_key_of_another_table_keeps_the_row_too(app, table, kind):
