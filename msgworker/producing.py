@@ -321,7 +321,9 @@ def open_job(
         object_id=object_id,
         payload=payload,
         on_dead=on_dead,
-        opened_by=tables.own_text(None if opened_by is None else clean(opened_by, MAX_ACTOR)),
+        opened_by=tables.own_text(
+            None if opened_by is None else clean(opened_by, MAX_ACTOR), MAX_ACTOR
+        ),
     )
 
 

@@ -261,9 +261,8 @@ class Ours(OptionEngine):
     def connect(self) -> sa.Connection:
         conn = super().connect()
         wanted = self.get_execution_options().get("isolation_level", _SERIALIZABLE)
-        given = None if of(self).one_writer else self.given
         is_other = conn.get_execution_options().get("isolation_level", wanted) != wanted
-        if is_other or (given is not None and given.dispatch.engine_connect):
+        if is_other or (not of(self).one_writer and self._has_listeners()):
             with closed_after_failure(conn):
                 if conn.in_transaction():
                     conn.commit()
@@ -271,10 +270,24 @@ class Ours(OptionEngine):
                 conn.execution_options(isolation_level=wanted)
         return conn
 
+    def _has_listeners(self) -> bool:
+        """Whether listeners of a program's own may have set a level in the session. What SQLAlchemy
+        listens for itself, for the options of an Engine, is among those of the connection."""
+        given = self.given
+        while isinstance(given, Ours):
+            given = given.given
+        listeners = () if given is None else given.dispatch.engine_connect
+        modules = [str(getattr(one, "__module__", "")) for one in listeners]
+        return any([not one.startswith(_KNOWN) for one in modules])
+
     @property
     def given(self) -> sa.Engine | None:
         """The other one, unless the package has made it."""
         return self._proxied
+
+
+_KNOWN = ("msgworker.", "sqlalchemy.engine.default")
+"""Modules whose listeners set no level but by options."""
 
 
 class Beside(Ours):
@@ -411,6 +424,9 @@ def _note_rollback(context: Any) -> None:
         vars(context.connection)[ROLLED_BACK] = context.sqlalchemy_exception
     elif context.connection is not None and database.trouble(error) is Trouble.AGAIN:
         vars(context.connection)[_ABORTED_BY] = context.sqlalchemy_exception
+    elif context.connection is not None and not database.follows(error):
+        # What is aborted refuses all with an error that follows: a savepoint has ended it.
+        vars(context.connection).pop(_ABORTED_BY, None)
 
 
 _ABORTED_BY = "msgworker_aborted_by"

@@ -181,7 +181,7 @@ class MySQL(Database):
         return code_of(error)[0] in (1969, 3024)
 
     def is_statement_limit(self, error: BaseException) -> bool:
-        return code_of(error)[0] in (1205, 1969, 3024)
+        return code_of(error)[0] in (1205, 1969, 3024, 3572)
 
     def is_session_limit(self, error: BaseException) -> bool:
         return code_of(error)[0] == 4031

@@ -403,7 +403,7 @@ _lent = threading.local()
 """url: of the transaction in which user code runs. begun: the last connection of user code that
 has begun one in this thread."""
 
-OWN_SECONDS = 1.0
+OWN_SECONDS = 5.0
 """How long we wait for a transaction of our own thread, which another one may be about to end."""
 
 
@@ -456,7 +456,7 @@ def _own_file(_dialect: Any, _record: Any, args: Any, options: Any) -> None:
     # It holds payloads: only the owner may read a file that we create; -wal and -shm follow it.
     path = args[0] if args else ""
     if options.get("uri"):
-        path = "" if re.search(r"[?&]mode=(ro|rw)\b", path) else _path_in(path)
+        path = "" if re.search(r"[?&](mode=(ro|rw)|vfs=memdb)\b", path) else _path_in(path)
     if path:
         with suppress(OSError):  # it exists, or SQLite reports the error
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))

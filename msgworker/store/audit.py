@@ -332,7 +332,7 @@ def entries(
         more = [a.msg_id, a.changed_at, a.was_status, a.was_tries, a.was_claimed_by, a.was_error]
         query = query.add_columns(*more).join(AUDIT.of(t), a.op_id == c.op_id)
         query = query.where(a.msg_id == msg_id)
-    wanted = {c.kind: kind, c.actor: t.own_text(actor)}
+    wanted = {c.kind: kind, c.actor: t.own_text(actor, MAX_ACTOR)}
     query = query.where(*(column == value for column, value in wanted.items() if value is not None))
     if since is not None:
         query = query.where(c.started_at >= since)

@@ -433,6 +433,12 @@ def latin1(postgresql):
             conn.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
 
 
+def test_a_handler_of_a_topic_that_no_message_can_have_is_refused_at_the_start(latin1):
+    latin1.add_handler("客户", lambda msg: None)
+    with pytest.raises(ConfigError, match=r"topic '客户' .* has no characters for it"):
+        latin1.drain(linger=0, time_limit=5)
+
+
 def test_what_the_database_has_no_characters_for_is_escaped_in_errors_and_values(latin1):
     runs: list[str] = []
 

@@ -213,6 +213,24 @@ def test_a_deadlock_counts_no_try_whatever_the_handler_makes_of_it(app, table, h
     assert (len(runs), table.rows("status", "error_try_times")) == (2, [(2, 0)])
 
 
+@pytest.mark.requires("common_sql", "row_locks")
+def test_a_deadlock_that_ended_with_its_savepoint_is_not_taken_for_what_fails_later(app, table):
+    """On MySQL it ends the transaction, savepoints or not."""
+    runs = []
+
+    @app.handler("t", transactional=True, max_tries=1)
+    def handle(msg: Message, ctx: Context) -> None:
+        runs.append(msg.msg_id)
+        with suppress(DBAPIError), ctx.connection.begin_nested():
+            ctx.connection.exec_driver_sql(DEADLOCK[app.engine.dialect.name])
+        ctx.connection.exec_driver_sql("SELECT no_column")
+
+    send(app, "a")
+    app.drain(linger=0, time_limit=20)
+    assert "no_column" in table.one("last_error") or app.engine.dialect.name == "mysql"
+    assert len(runs) == 1 or app.engine.dialect.name == "mysql"
+
+
 @pytest.mark.requires("sessions")
 @pytest.mark.quick("postgresql")
 def test_a_handler_that_swallows_a_lost_connection_is_run_again(app, table):

@@ -6,7 +6,7 @@ import inspect
 import re
 import sys
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NotRequired, Required
@@ -419,17 +419,25 @@ class Registry:
         if handler.topic in self.handlers:
             what = "every topic" if handler.topic is None else f"topic {handler.topic!r}"
             raise HandlerError(f"there is a handler for {what} already")
-        self._refuse_circles(handler)
+        self._refuse_circle(self.handlers | {handler.topic: handler}, handler.topic, whole=False)
         self.handlers[handler.topic] = handler
         self._note(handler)
 
-    def _refuse_circles(self, new: Handler) -> None:
-        """Raise if what this handler sends about its messages would lead to one about the same."""
-        known = self.handlers | {new.topic: new}
+    def refuse_circles(self) -> None:
+        """Raise HandlerError if what handlers send about their messages leads in a circle, also by
+        that of every topic: all are known now."""
+        for topic in list(self.handlers):
+            self._refuse_circle(self.handlers, topic, whole=True)
+
+    def _refuse_circle(
+        self, known: Mapping[str | None, Handler], first: str | None, *, whole: bool
+    ) -> None:
+        """Raise if what this handler sends about its messages would lead to one about the same.
+        whole: no handler of a topic that has none comes later."""
         ended = set[str | None]()  # those that lead to no circle
 
         def follow(way: tuple[str | None, ...]) -> None:
-            handler = known.get(way[-1]) or known.get(None)
+            handler = known.get(way[-1]) or (known.get(None) if whole else None)
             for topic in () if handler is None else handler.told(way[-1]):
                 if topic is None or topic in ended:
                     continue
@@ -442,7 +450,7 @@ class Registry:
                 follow((*way, topic))
             ended.add(way[-1])
 
-        follow((new.topic,))
+        follow((first,))
 
     def get(self, topic: str | None) -> Handler | None:
         return self.handlers.get(topic) or self.handlers.get(None)

@@ -42,8 +42,17 @@ from msgworker.table import Tables
 
 def check(registry: Registry, tables: Tables, connector: Connector) -> None:
     """Raise SchemaError if handlers delete what is done and the table gives ids again, or send
-    messages about others (`on_done`, `on_dead`) and it cannot hold those, ConfigError if it cannot
-    hold their topics; raises the database's error if they delete and this login may not."""
+    messages about others (`on_done`, `on_dead`) and it cannot hold those, ConfigError if it has no
+    characters for a topic, or cannot hold one of theirs, HandlerError if those lead in a circle;
+    raises the database's error if they delete and this login may not."""
+    registry.refuse_circles()
+    codec = next((one.codec for one in tables.column_limits if one.role == "topic"), "")
+    for topic in list(registry.handlers):
+        if topic is not None and fitting(topic, codec) != topic:
+            raise ConfigError(
+                f"topic {topic!r:.60} of a handler: column {tables.names['topic']} has no "
+                f"characters for it ({codec}), so no message can have it"
+            )
     if registry.deletes:
         _check_deletes(tables, connector)
     _check_follow_ups(registry, tables)
