@@ -93,8 +93,8 @@ def test_what_an_item_raises_in_a_process_is_its_failure(sqlite_app):
 
 def test_what_cannot_travel_to_or_from_a_process_fails_its_item_alone(sqlite_app):
     errors = {
-        "raises": "MsgworkerError: Odd: 17: account closed",
-        "hides": "MsgworkerError: ValueError: <unlocked",
+        "raises": "Odd: 17: account closed",
+        "hides": "ValueError: <unlocked",
         "returns": "PayloadError: an item's value is stored as JSON, got a OddItem",
         threading.Lock(): "TypeError: cannot pickle",
     }

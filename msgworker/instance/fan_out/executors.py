@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from datetime import time as time_of_day
 from decimal import Decimal
+from enum import Enum
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
@@ -42,7 +43,7 @@ from msgworker.instance.connections import (
 )
 from msgworker.instance.running.context import RunningItem
 from msgworker.instance.running.in_flight import Execution
-from msgworker.instance.running.outcome import describe
+from msgworker.instance.running.outcome import Described, describe
 from msgworker.instance.running.transactions import until_committed
 from msgworker.instance.state import Setup, Shared
 from msgworker.message import Outgoing
@@ -368,7 +369,7 @@ def in_process(fn: Callable[[Any], Any], item: Any) -> str | None:
     except BaseException as error:
         if _travels(error):
             raise
-        raise MsgworkerError(describe(error)) from error
+        raise Described(describe(error)) from error
 
 
 def _travels(error: BaseException) -> bool:
@@ -387,7 +388,7 @@ def _is_plain(value: Any) -> bool:
         return all([_is_plain(one) for one in value])
     if type(value) is dict:
         return _is_plain([*value, *value.values()])
-    return type(value) in _PLAIN
+    return type(value) in _PLAIN or isinstance(value, Enum)
 
 
 _PLAIN = (

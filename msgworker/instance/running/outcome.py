@@ -20,6 +20,7 @@ from msgworker.errors import (
     ConfigError,
     HandlerMisuse,
     HandlerTimeout,
+    MsgworkerError,
     PayloadError,
     Reject,
     RetryLater,
@@ -106,9 +107,15 @@ def cancelled(request: Request) -> Result:
     return Result(Outcome.CANCELLED, clean(request.text, MAX_ERROR))
 
 
+class Described(MsgworkerError):
+    """An error of another process that cannot be made anew here, by its text."""
+
+
 def describe(error: BaseException, home: str | None = None) -> str:
     """An exception as text for `last_error`: type, message, place; truncated, without NUL. Never
     fails. home: see `traceback.place_of`."""
+    if type(error) is Described:
+        return text_of(error)
     name = type(error).__name__
     try:
         found = place_of(error, home)
