@@ -262,7 +262,7 @@ class Ours(OptionEngine):
         conn = super().connect()
         wanted = self.get_execution_options().get("isolation_level", _SERIALIZABLE)
         is_other = conn.get_execution_options().get("isolation_level", wanted) != wanted
-        if is_other or (not of(self).one_writer and self._has_listeners()):
+        if is_other or (not of(self).one_writer and self._may_have_another(wanted)):
             with closed_after_failure(conn):
                 if conn.in_transaction():
                     conn.commit()
@@ -270,15 +270,22 @@ class Ours(OptionEngine):
                 conn.execution_options(isolation_level=wanted)
         return conn
 
-    def _has_listeners(self) -> bool:
-        """Whether listeners of a program's own may have set a level in the session. What SQLAlchemy
-        listens for itself, for the options of an Engine, is among those of the connection."""
-        given = self.given
-        while isinstance(given, Ours):
-            given = given.given
-        listeners = () if given is None else given.dispatch.engine_connect
-        modules = [str(getattr(one, "__module__", "")) for one in listeners]
-        return any([not one.startswith(_KNOWN) for one in modules])
+    def _may_have_another(self, wanted: str) -> bool:
+        """Whether a program's Engine sets another level, by its options or those of the one that it
+        was made of, or has listeners of the program's own, which may."""
+        found: Any = self.given
+        while isinstance(found, Ours):
+            found = found.given
+        if found is None:
+            return False
+        modules = [str(getattr(one, "__module__", "")) for one in found.dispatch.engine_connect]
+        if any([not module.startswith(_KNOWN) for module in modules]):
+            return True
+        while found is not None:
+            if found.get_execution_options().get("isolation_level", wanted) != wanted:
+                return True
+            found = getattr(found, "_proxied", None)
+        return False
 
     @property
     def given(self) -> sa.Engine | None:
@@ -287,7 +294,7 @@ class Ours(OptionEngine):
 
 
 _KNOWN = ("msgworker.", "sqlalchemy.engine.default")
-"""Modules whose listeners set no level but by options."""
+"""Modules whose listeners set no level, or one of the options."""
 
 
 class Beside(Ours):
