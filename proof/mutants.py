@@ -45,7 +45,8 @@ DECIDING = {
     "instance/claiming/loop.py:DrainEnd": "instance",
     "instance/claiming/heads.py": "instance",
     "instance/running/outcome.py": """
-        contract/test_back_off.py contract/test_bad_errors.py contract/test_handlers.py
+        contract/test_back_off.py contract/test_bad_errors.py contract/test_bad_handlers.py
+        contract/test_bad_payloads.py contract/test_fan_out_stops.py contract/test_handlers.py
         contract/test_outcomes.py contract/test_payloads.py contract/test_timeouts.py
         contract/test_tracebacks.py instance""",
 }
@@ -114,7 +115,8 @@ MUTANTS = tuple(read(Path(__file__).with_suffix(".txt").read_text(encoding="utf-
 
 
 def generated(what: str, count: int, seed: int) -> Iterator[Mutant]:
-    """So many that cosmic-ray makes of a module, or of a class. what: a key of DECIDING."""
+    """So many that cosmic-ray makes of a module, or of a class, of lines that may decide something.
+    what: a key of DECIDING."""
     from cosmic_ray.ast import ast_nodes, get_ast
     from cosmic_ray.mutating import mutate_code
     from cosmic_ray.plugins import get_operator, operator_names
@@ -131,17 +133,23 @@ def generated(what: str, count: int, seed: int) -> Iterator[Mutant]:
         for name in sorted(filter(KINDS.match, operator_names()))
         for place in range(sum(len([*get_operator(name)().mutation_positions(n)]) for n in nodes))
     ]
-    for name, place in random.Random(f"{what}-{seed}").sample(places, min(count, len(places))):
-        made = mutate_code(text, get_operator(name)(), place)
-        old, new = text.splitlines(), made.splitlines()
+    made = 0
+    for name, place in random.Random(f"{what}-{seed}").sample(places, len(places)):
+        if made == count:
+            return
+        mutated = mutate_code(text, get_operator(name)(), place)
+        old, new = text.splitlines(), mutated.splitlines()
         line = next(n for n, two in enumerate(zip(old, new, strict=False)) if two[0] != two[1])
+        if re.match(r"\s*@dataclass|.*\bf[\"']", new[line]):
+            continue
+        made += 1
         told = f"{what}:{line + 1} {name.removeprefix('core/')}: {new[line].strip()}"
         yield Mutant(
             told,
             "generated",
             file,
             text,
-            made,
+            mutated,
             (*(f"tests/{one}" for one in DECIDING[what].split()), *ON_SQLITE),
         )
 
