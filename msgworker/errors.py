@@ -97,7 +97,8 @@ class ConfigError(MsgworkerError, ValueError):
 
 
 class HandlerError(ConfigError):
-    """A handler cannot be registered: not callable, wrong signature, topic taken."""
+    """A handler cannot be registered: not callable, wrong signature, topic taken, a circle of
+    `on_done` and `on_dead`. A circle by the handler of every topic: at the start of a worker."""
 
 
 class DatabaseUnavailable(MsgworkerError):

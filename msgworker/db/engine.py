@@ -425,15 +425,16 @@ def _note_rollback(context: Any) -> None:
     database, error = of_dialect(context.dialect), context.original_exception
     if database.ends_session(error):
         context.is_disconnect = True
-    whole = context.is_disconnect or database.ends_transaction(error)
-    if context.connection is not None and whole:
-        # Not in its `info`, which is lost with the connection.
-        vars(context.connection)[ROLLED_BACK] = context.sqlalchemy_exception
-    elif context.connection is not None and database.trouble(error) is Trouble.AGAIN:
-        vars(context.connection)[_ABORTED_BY] = context.sqlalchemy_exception
-    elif context.connection is not None and not database.follows(error):
-        # What is aborted refuses all with an error that follows: a savepoint has ended it.
-        vars(context.connection).pop(_ABORTED_BY, None)
+    if context.connection is None:
+        return
+    noted = vars(context.connection)  # its `info` is lost with the connection
+    if context.is_disconnect or database.ends_transaction(error):
+        noted[ROLLED_BACK] = context.sqlalchemy_exception
+    elif database.trouble(error) is Trouble.AGAIN:
+        noted[_ABORTED_BY] = context.sqlalchemy_exception
+    elif not database.follows(error):
+        # An aborted transaction gives only errors that follow: a savepoint has ended that one.
+        noted.pop(_ABORTED_BY, None)
 
 
 _ABORTED_BY = "msgworker_aborted_by"

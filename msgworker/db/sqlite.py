@@ -22,12 +22,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.engine.reflection import Inspector
 from sqlalchemy.types import TypeEngine
 
-from msgworker.db.connections import (
-    attempt,
-    closed_after_failure,
-    connecting,
-    is_ours_alone,
-)
+from msgworker.db.connections import attempt, closed_after_failure, connecting, is_ours_alone
 from msgworker.db.database import (
     At,
     Database,

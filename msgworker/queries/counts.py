@@ -107,7 +107,7 @@ def counts(conn: Connection, t: Tables, *, most: int = EXACT_UP_TO) -> list[Coun
             some = list(_grouped(conn, t, part))
             cut |= is_cut or sum(one.count for one in some) >= most
             found += some
-        if cut and not found:
+        if cut and not found:  # of the others what was found says how far it was counted
             found = [Count(State.NEW, None, 0, None)]
         rows += _merged(found, Exact.AT_LEAST if cut else Exact.EXACT)
         some_cut |= cut

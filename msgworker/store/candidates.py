@@ -403,10 +403,8 @@ def _page(
         rows_read = max(PAGE // 4, limit)
     while len(seen) < limit:
         from_start = after is None
-        key, params = (
-            ("page", from_start, those and those.but),
-            {"after": after, "mw_rows": rows_read},
-        )
+        key = "page", from_start, those and those.but
+        params = {"after": after, "mw_rows": rows_read}
         if those is not None:
             bounded = until is not None
             page = partial(read, from_start, bounded)

@@ -53,8 +53,8 @@ def taken(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, int]:
         return {}
     c, other = t.cols(), t.cols(t.message.alias("h"))
     assert c.unique_key is not None
-    # Another id than its own is what it has anyhow: said so that the subquery is of each row.
-    # MariaDB remembers its answers by the key, in whose own collation 'A' may be 'a'.
+    # A row that has ended holds no key itself. Its id is named so that the subquery depends on the
+    # row: MariaDB keeps answers by the key alone, and in the key's collation 'A' may equal 'a'.
     held = sa.select(sa.func.min(other.msg_id)).where(
         *holds_key(t, other, c.unique_key), other.msg_id != c.msg_id
     )

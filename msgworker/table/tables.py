@@ -297,6 +297,10 @@ class Tables(ABC):
         are escaped."""
         return fitting(text, self.error_codec)[: self.max_error]
 
+    def codec_of(self, role: str) -> str:
+        """What encodes the texts that a column takes, see `payload.fitting`; "" = it takes all."""
+        return next((one.codec for one in self.column_limits if one.role == role), "")
+
     def own_text(self, text: AnyOrNone, most: int | None = None) -> AnyOrNone:
         """The same as our own tables take it, at most so many characters."""
         return text if text is None else fitting(text, self.own_codec)[:most]

@@ -110,8 +110,8 @@ class Fence:
         return RetryLater(0, "stopped in the middle of a fan-out; the rest runs later")
 
     def lost_claim(self) -> LostClaim:
-        """The error where nothing more may be written for the message, or is before the stop
-        ends."""
+        """The error where nothing more may be written for the message, or a stop does not wait
+        until it is."""
         self.running.cut_short = LostClaim
         return LostClaim(self.msg_id, self.owner)
 

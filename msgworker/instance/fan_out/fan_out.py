@@ -32,13 +32,7 @@ from msgworker.instance.fan_out.executors import (
     Transactional,
     of_processes,
 )
-from msgworker.instance.fan_out.items import (
-    BATCH,
-    FanOutRun,
-    ItemCounts,
-    check_name,
-    key_of,
-)
+from msgworker.instance.fan_out.items import BATCH, FanOutRun, ItemCounts, check_name, key_of
 from msgworker.instance.running.context import FanOut
 from msgworker.instance.running.in_flight import Execution
 from msgworker.instance.running.outcome import describe

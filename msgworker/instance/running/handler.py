@@ -239,9 +239,10 @@ class Handler:
         """How many messages may share a call or a transaction; 1 without batch and group."""
         return self.batch or self.group or 1
 
-    def told(self, topic: str | None) -> tuple[str | None, str | None]:
-        """The topics of what is sent about a message of this topic, when it is done or dead: none
-        about what is about a message itself."""
+    def follow_ups(self, topic: str | None) -> tuple[str | None, str | None]:
+        """The topics of what is sent about a message of this topic when it is done, and when it is
+        dead; None = nothing. Nothing is sent about the messages that `on_done` and `on_dead` send.
+        """
         own = (self.on_done, self.on_dead)
         return (None, None) if topic is not None and topic in own else own
 
@@ -438,7 +439,7 @@ class Registry:
 
         def follow(way: tuple[str | None, ...]) -> None:
             handler = known.get(way[-1]) or (known.get(None) if whole else None)
-            for topic in () if handler is None else handler.told(way[-1]):
+            for topic in () if handler is None else handler.follow_ups(way[-1]):
                 if topic is None or topic in ended:
                     continue
                 if topic in way:

@@ -152,12 +152,9 @@ def decisive(error: BaseException) -> BaseException:
     """Of a group the error that decides: the first Reject or else RetryLater if it holds nothing
     else; else the group, as any other error."""
     parts = parts_of(error)
-    if all([issubclass(type(one), Reject | RetryLater) for one in parts]):
-        for kind in (Reject, RetryLater):
-            for one in parts:
-                if issubclass(type(one), kind):
-                    return one
-    return error
+    if not all([issubclass(type(one), Reject | RetryLater) for one in parts]):
+        return error
+    return next((one for one in parts if issubclass(type(one), Reject)), parts[0])
 
 
 class LoopEnded(asyncio.CancelledError):

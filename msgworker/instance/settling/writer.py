@@ -46,7 +46,7 @@ def check(registry: Registry, tables: Tables, connector: Connector) -> None:
     characters for a topic, or cannot hold one of theirs, HandlerError if those lead in a circle;
     raises the database's error if they delete and this login may not."""
     registry.refuse_circles()
-    codec = next((one.codec for one in tables.column_limits if one.role == "topic"), "")
+    codec = tables.codec_of("topic")
     for topic in list(registry.handlers):
         if topic is not None and fitting(topic, codec) != topic:
             raise ConfigError(
@@ -111,16 +111,15 @@ def _about(registry: Registry, tables: Tables, row: Row, error: str | None) -> t
     """error: None = done."""
     topic = topic_of(row.topic)
     handler = registry.get(topic)
-    wanted = None if handler is None else handler.told(topic)[error is not None]
+    wanted = None if handler is None else handler.follow_ups(topic)[error is not None]
     if wanted is None:
         return ()
-    codec = next((one.codec for one in tables.column_limits if one.role == "payload"), "")
     about = {
         "msg_id": row.msg_id,
         "topic": topic,
         "object_id": row.object_id if row.odd is None else None,
         "outcome": "done" if error is None else "dead",
-        "error": None if error is None else fitting(error, codec),
+        "error": None if error is None else fitting(error, tables.codec_of("payload")),
         "tries": row.tries + (error is not None),
         "payload": _payload(row),
     }
