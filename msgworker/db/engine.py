@@ -26,7 +26,7 @@ from msgworker.db.connections import (
 from msgworker.db.database import DATABASES, NAMES, Trouble, of, of_dialect
 from msgworker.db.drivers import ISOLATION, is_aborted
 from msgworker.db.errors import MASK, is_time_limit
-from msgworker.db.servers import ROLLED_BACK
+from msgworker.db.servers import note_rolled_back, refuse_rest, take_rolled_back
 from msgworker.errors import ConfigError
 
 _ASYNC = re.compile(r"\+(asyncpg|aiosqlite|aiomysql|asyncmy|psycopg_async|oracledb_async)\b")
@@ -228,6 +228,7 @@ def _ours(engine: sa.Engine, given: bool) -> sa.Engine:
     if not database.one_writer:  # else a deadlock, or a lost connection, is of no transaction
         event.listen(engine, "handle_error", _note_rollback)
         event.listen(engine, "handle_error", _name_unkept)
+    event.listen(engine, "commit", refuse_rest)
     return engine
 
 
@@ -427,9 +428,9 @@ def _note_rollback(context: Any) -> None:
         context.is_disconnect = True
     if context.connection is None:
         return
-    noted = vars(context.connection)  # its `info` is lost with the connection
+    noted = vars(context.connection)
     if context.is_disconnect or database.ends_transaction(error):
-        noted[ROLLED_BACK] = context.sqlalchemy_exception
+        note_rolled_back(context)
     elif database.trouble(error) is Trouble.AGAIN:
         noted[_ABORTED_BY] = context.sqlalchemy_exception
     elif not database.follows(error):
@@ -445,7 +446,7 @@ transaction as a whole, a savepoint may have."""
 def rolled_back(conn: sa.Connection) -> BaseException | None:
     """The error with which the database has ended the transaction of `conn` although the connection
     does not show it, or the deadlock that has aborted it; reading it clears it."""
-    found: BaseException | None = vars(conn).pop(ROLLED_BACK, None)
+    found = take_rolled_back(conn)
     aborted: BaseException | None = vars(conn).pop(_ABORTED_BY, None)
     if found is None and aborted is not None and is_aborted(conn):
         return None if is_time_limit(aborted) else aborted

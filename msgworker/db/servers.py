@@ -153,8 +153,32 @@ def is_of_a_pooler(error: BaseException | None) -> bool:
 # --- A standby takes no writes until it is promoted: an outage, which passes, and not a refusal,
 # which ends the run. What a standby is, and whether the server must be asked, says the Database.
 
-ROLLED_BACK = "msgworker_rolled_back"
-"""Set in the attributes of a connection whose transaction is over though it does not show it."""
+_ROLLED_BACK = "msgworker_rolled_back"
+"""In the attributes of a connection: the error with which the database has ended its transaction
+though it does not show it, and that transaction."""
+
+
+def note_rolled_back(context: Any) -> None:
+    """Note in a listener of "handle_error" that the transaction is over."""
+    # Errors that are not the driver's, such as MemoryError, are not wrapped.
+    error = context.sqlalchemy_exception or context.original_exception
+    conn = context.connection
+    vars(conn)[_ROLLED_BACK] = (error, conn.get_transaction())  # `info` is lost with the connection
+
+
+def take_rolled_back(conn: sa.Connection) -> BaseException | None:
+    """What was noted last, and clear it; also of an earlier transaction."""
+    found: BaseException | None = vars(conn).pop(_ROLLED_BACK, (None,))[0]
+    return found
+
+
+def refuse_rest(conn: sa.Connection) -> None:
+    """Called before a COMMIT: raise the error with which the database has ended the transaction,
+    although a savepoint has hidden it or code of ours has gone on. Only the statements since then
+    would be committed."""
+    error, transaction = vars(conn).get(_ROLLED_BACK, (None, None))
+    if error is not None and transaction is conn.get_transaction():
+        raise error
 
 
 def notice_standby(engine: sa.Engine) -> None:
@@ -183,7 +207,7 @@ def _note_refusal(context: Any) -> None:
         return
     if conn.in_nested_transaction():  # a rollback to a savepoint must remain possible
         return
-    vars(conn)[ROLLED_BACK] = context.sqlalchemy_exception
+    note_rolled_back(context)
     database = of(conn)
     if database.refusal_is_of_standby or _is_standby(database, _askable(conn)):
         context.is_disconnect = True

@@ -32,7 +32,7 @@ from msgworker.db.database import (
     default_of,
     own_dialect,
 )
-from msgworker.db.servers import ROLLED_BACK
+from msgworker.db.servers import note_rolled_back
 from msgworker.errors import ConfigError, HandlerMisuse
 from msgworker.logs import logger
 from msgworker.payload import BEGINNING
@@ -381,17 +381,19 @@ _BEGUN = "msgworker_begun"
 
 
 def _begin_again(context: Any) -> None:
-    # Some errors (a full disk, an interrupted write, ids that are used up) end the whole
+    # Some errors (a full disk, an interrupted write, ids that are used up, no memory) end the whole
     # transaction, and SQLite begins no other: what follows would commit statement by statement.
-    # So another one is begun, as MySQL does; user code that hides the error: see `rolled_back`.
+    # So another one is begun, as MySQL does; code that hides the error: see `refuse_rest`.
     conn = context.connection
     if conn is None or conn.invalidated or not (conn.in_transaction() and vars(conn).get(_BEGUN)):
         return
     raw = conn.connection
-    with suppress(Exception):  # it is closed
+    try:
         if not getattr(raw.driver_connection, "in_transaction", True):
+            note_rolled_back(context)
             raw.dbapi_connection.execute("BEGIN")
-            vars(conn)[ROLLED_BACK] = context.sqlalchemy_exception
+    except Exception:  # it is closed, or there is no memory
+        conn.invalidate(context.original_exception)
 
 
 _lent = threading.local()

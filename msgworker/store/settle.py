@@ -94,16 +94,13 @@ def settle(
     return settled
 
 
-def settle_one(
-    conn: Connection, t: Tables, settlement: Settlement, *, me: str, at_once: bool = False
-) -> Settled:
+def settle_one(conn: Connection, t: Tables, settlement: Settlement, *, me: str) -> Settled:
     """Write one settlement in the caller's transaction; LOST writes nothing at all.
 
     If the next message cannot be flagged (edited, claimed by a foreign consumer, refused by the
-    database), the outcome is written all the same and the lane ends. at_once: also where a
-    constraint would refuse it at the COMMIT only.
+    database before the COMMIT), the outcome is written all the same and the lane ends.
     """
-    settled = _settle_alone(conn, t, settlement, me, at_once)
+    settled = _settle_alone(conn, t, settlement, me)
     if settlement.sends and settled is not Settled.LOST:
         send_all(conn, t, settlement.sends)
     return settled
@@ -123,10 +120,8 @@ def settle_at_once(conn: Connection, t: Tables, s: Settlement, *, me: str) -> Se
         return None
 
 
-def _settle_alone(
-    conn: Connection, t: Tables, settlement: Settlement, me: str, at_once: bool
-) -> Settled:
-    if settlement.deletes or (at_once and settlement.next_id is not None):
+def _settle_alone(conn: Connection, t: Tables, settlement: Settlement, me: str) -> Settled:
+    if settlement.deletes:
         refuse_at_once(conn, t)
     settled = _settle_in_one(conn, t, settlement, me)
     if settled is not None:

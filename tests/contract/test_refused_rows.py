@@ -6,6 +6,8 @@ import logging
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
+from sqlalchemy import event
 from tenacity.wait import wait_none
 
 from msgworker import App
@@ -309,3 +311,80 @@ def test_a_claim_that_the_database_drops_without_an_error_is_a_refusal(
     assert (report.refused, report.stopped) == (1, False)
     text = "\n".join(r.getMessage() for r in caplog.records)
     assert f"the database refuses to flag message {bad}" in text
+
+
+@pytest.fixture
+def ending(sqlite):
+    """An App on SQLite, and a function that makes a trigger which ends the whole transaction where
+    a row is flagged: always, or at the first call of `no_memory`."""
+    asked = []
+
+    def no_memory() -> None:
+        asked.append(1)
+        if len(asked) == 1:
+            raise MemoryError
+
+    def end(what: str, when: str) -> None:
+        with app.engine.begin() as conn:
+            conn.exec_driver_sql(
+                "CREATE TRIGGER ends BEFORE UPDATE ON msgworker_message WHEN NEW.status = 1"
+                f" AND {when} BEGIN SELECT {what}; END"
+            )
+
+    engine = sa.create_engine(sqlite.url)
+    event.listen(engine, "connect", lambda raw, _: raw.create_function("no_memory", 0, no_memory))
+    app = App(engine)
+    app.create_schema()
+    return app, end
+
+
+ENDS = "RAISE(ROLLBACK, 'not this one')"
+
+
+def test_a_refusal_that_ends_the_claim_of_others_costs_only_its_row(ending, taken):
+    app, end = ending
+    good = send(app, *(f"o{i % 5}" for i in range(20)))
+    send(app, "bad", "bad")
+    good += send(app, *(f"o{i % 5}" for i in range(20)), None)
+    end(ENDS, "NEW.object_id = 'bad'")
+    report = drain(app, taken, time_limit=60)
+    assert_all_others_ran(taken, good)
+    assert (report.done, report.failed, report.left, report.refused) == (len(good), 0, 2, 1)
+
+
+def test_a_refused_follower_that_ends_the_settle_does_not_undo_the_outcome_before_it(ending, taken):
+    app, end = ending
+    first, second, _ = send(app, *"aaa")
+    others = send(app, *(f"o{i}" for i in range(5)))
+    end(ENDS, f"NEW.msg_id = {second}")
+    report = drain(app, taken, time_limit=60)
+    assert (report.done, report.failed, report.left, report.refused) == (6, 0, 2, 1)
+    assert sorted(msg.msg_id for msg in taken) == [first, *others]
+
+
+@pytest.mark.parametrize("what", [ENDS, "no_memory()"], ids=["refused", "no memory"])
+def test_an_error_that_ends_the_transaction_of_a_handler_leaves_nothing_half_done(ending, what):
+    """SQLite ends all of it, and the savepoint round the flag of the next message, too."""
+    app, end = ending
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql("CREATE TABLE effect (msg_id INTEGER)")
+    ran = []
+
+    @app.handler("t", transactional=True, wait=wait_none())
+    def handle(msg: Any, ctx: Any) -> None:
+        ran.append(msg.msg_id)
+        ctx.connection.execute(sa.text("INSERT INTO effect VALUES (:i)"), {"i": msg.msg_id})
+
+    ids = send(app, *"aaa")
+    end(what, f"NEW.msg_id = {ids[1]}")
+    report = app.drain(linger=0, retry_linger=30, time_limit=60)
+    states = [app.ops.show(i).status for i in ids]
+    with app.engine.connect() as conn:
+        effects = list(conn.scalars(sa.text("SELECT msg_id FROM effect ORDER BY msg_id")))
+    assert effects == [i for i, state in zip(ids, states, strict=True) if state == "done"]
+    if what != ENDS:
+        assert (states, ran) == (["done"] * 3, [ids[0], *ids])
+        assert (report.done, report.failed, report.retried) == (3, 0, 0)
+    else:
+        assert (states, report.refused) == (["dead", "new", "new"], 1)
+        assert "not this one" in (app.ops.show(ids[0]).last_error or "")

@@ -12,6 +12,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from tenacity.wait import wait_fixed, wait_none
 
 from msgworker import App, AsyncContext, Context, Message, Reject, RetryLater
+from msgworker.instance.running.outcome import OutcomePolicy
 from tests.support.databases import async_url
 from tests.support.fan_out import EFFECT, Trying, effects, records, write_effect
 from tests.support.rows import send
@@ -268,3 +269,36 @@ def test_an_item_that_swallows_a_lost_connection_is_run_again(app):
     assert runs == [1, 1]
     assert effects(app) == {"1": 1}
     assert set(records(app)) == {"1"}
+
+
+def test_a_transaction_that_was_not_committed_is_not_done_though_its_error_cannot_be_judged(
+    sqlite, monkeypatch
+):
+    """As without memory, where to judge fails, too."""
+    app, judge, ran, failed = App(sqlite.url), OutcomePolicy.raised, list[int](), list[str]()
+    app.create_schema()
+    EFFECTS.metadata.create_all(app.engine)
+
+    def commits(conn: sa.Connection) -> None:
+        if ran and "commit" not in failed:
+            failed.append("commit")
+            raise ValueError("not committed")
+
+    def judges(*args: Any, **options: Any) -> Any:
+        if "judge" not in failed:
+            failed.append("judge")
+            raise MemoryError
+        return judge(*args, **options)
+
+    @app.handler("t", transactional=True, wait=wait_none())
+    def post(msg: Message, ctx: Context) -> None:
+        ctx.connection.execute(EFFECTS.insert().values(msg_id=msg.msg_id, amount=1))
+        ran.append(msg.msg_id)
+
+    sa.event.listen(app.engine, "commit", commits)
+    monkeypatch.setattr(OutcomePolicy, "raised", judges)
+    (msg_id,) = send(app, "a")
+    report = app.drain(linger=0, retry_linger=30)
+    assert failed == ["commit", "judge"]
+    assert (report.done, report.retried, ran) == (1, 1, [msg_id, msg_id])
+    assert rows_of(app) == [msg_id]

@@ -379,7 +379,7 @@ class Claimer:
         refuse."""
         together, alone = self._refused_rows.sorted_out(candidates)
         if alone and limit is not None:  # all in one transaction, which takes the permits
-            return self._flag_once(limit, candidates, me, apart=True)
+            return self._flag_apart(limit, candidates, me)
         rows, tried = list[Row](), candidates
         if together:
             try:
@@ -387,11 +387,30 @@ class Claimer:
             except (claim.LeftAlone, DBAPIError) as error:
                 if trouble(error) not in claim.OF_A_ROW:
                     raise
-                rows, tried = self._flag_once(limit, together, me, apart=True)
+                rows, tried = self._flag_apart(limit, together, me)
         if alone:
-            rows = rows + self._flag_once(None, alone, me, apart=True)[0]
+            rows = rows + self._flag_apart(None, alone, me)[0]
             rows.sort(key=lambda row: row.msg_id)
         return rows, candidates if limit is None else tried
+
+    def _flag_apart(
+        self, limit: str | None, candidates: list[Candidate], me: str
+    ) -> tuple[list[Row], list[Candidate]]:
+        """Flag candidates so that a refused row affects no other."""
+        try:
+            return self._flag_once(limit, candidates, me, apart=True)
+        except DBAPIError as error:  # one has ended the whole transaction, or is refused at its end
+            if trouble(error) not in claim.OF_A_ROW:
+                raise
+        rows = list[Row]()
+        for one in candidates:
+            try:
+                rows += self._flag_once(limit, [one], me)[0]
+            except (claim.LeftAlone, DBAPIError) as error:
+                if trouble(error) not in claim.OF_A_ROW:
+                    raise
+                self._record_tried([one], {one.msg_id: error}, ())
+        return rows, candidates
 
     def _flag_once(
         self, limit: str | None, candidates: list[Candidate], me: str, *, apart: bool = False
@@ -435,7 +454,7 @@ class Claimer:
         return claim.kept(conn, self._setup.tables, lost) if lost else set()
 
     def _record_tried(
-        self, tried: Sequence[Candidate], refused: Mapping[int, Exception], kept: set[int]
+        self, tried: Sequence[Candidate], refused: Mapping[int, Exception], kept: Collection[int]
     ) -> None:
         """Remember which rows the database refuses to flag."""
         for one in tried:

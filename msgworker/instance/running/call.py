@@ -564,14 +564,10 @@ class Caller:
     ) -> Settled:
         """sent: by an async handler, whose messages are inserted with the outcome."""
         self.before_settle(lane)
-        lane.result = DONE
+        tables, me = self._setup.tables, lane.owner
+        one = settlement(lane, self._setup, self._shared)
         if sent:
-            lane.result = Result(Outcome.DONE, sends=tuple([message for _, message in sent]))
-        tables, me, one = (
-            self._setup.tables,
-            lane.owner,
-            settlement(lane, self._setup, self._shared),
-        )
+            one = one._replace(sends=(*[message for _, message in sent], *one.sends))
         stage.committing = True  # for those that settle and commit at once
         became = store.settle_at_once(conn, tables, one, me=me)
         if became is None:

@@ -433,7 +433,9 @@ class Writer:
                 if trouble(error) not in (Trouble.RACE, Trouble.OTHER):
                     raise
                 kept, no_text = isinstance(error, RowKept), one.error in (None, UNWRITABLE)
-                if one.outcome is Outcome.DONE and (kept or not one.sends):
+                if one.next_id is not None:  # perhaps it refuses to flag that one
+                    one = one._replace(next_id=None)
+                elif one.outcome is Outcome.DONE and (kept or not one.sends):
                     cannot = f"it cannot be written as done: {reason_of(error)}"
                     why = str(error) if kept else cannot
                     log.error("message %s: %s; its try fails", row.msg_id, why, extra=facts(row))
@@ -457,7 +459,7 @@ class Writer:
     def _write_one(self, one: Settlement, me: str) -> Settled:
         tables = self._setup.tables
         with self.link.transaction() as conn:
-            settled = store.settle_one(conn, tables, one, me=me, at_once=True)
+            settled = store.settle_one(conn, tables, one, me=me)
             if settled is Settled.LOST:
                 done.check_not_kept(conn, tables, one.msg_id, me=me)
             if one.sends:
