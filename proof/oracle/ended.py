@@ -1,19 +1,27 @@
-"""A session of PostgreSQL that its server ends at the n-th statement or COMMIT: what the errors of
-a lost session of Oracle's are compared with."""
+"""What the errors of Oracle's are compared with: a session of PostgreSQL that its server ends at
+the n-th statement or COMMIT, and a transaction that MariaDB or SQLite ends there as a whole."""
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import psycopg
+import pymysql
 import sqlalchemy as sa
 
 from msgworker import App
 from proof.oracle.faults import Place
 from tests.engines import plain_engine
+
+ENDS = {
+    "sqlite": sqlite3.OperationalError("database or disk is full"),
+    "mysql": pymysql.err.OperationalError(1213, "Deadlock found; try restarting transaction"),
+}
+"""Errors that end the whole transaction, with its savepoints."""
 
 
 class Ended:
@@ -33,12 +41,19 @@ class Ended:
             "after statement": ("after_cursor_execute", self._after),
             "before commit": ("commit", self._before),
         }[self._place]
+        if self._engine.dialect.name in ENDS:  # within what handles the errors of the driver
+            name, act = "do_execute", self._roll_back
         sa.event.listen(self._engine, name, act)
         try:
             yield self
         finally:
             sa.event.remove(self._engine, name, act)
             self._other.dispose()
+
+    def _roll_back(self, cursor: Any, statement: str, params: Any, context: Any) -> None:
+        if self._due():
+            context.root_connection.connection.dbapi_connection.rollback()
+            raise ENDS[self._engine.dialect.name]
 
     def _before(self, conn: sa.Connection, *rest: Any) -> None:
         """The server has ended it: what is sent next meets that."""

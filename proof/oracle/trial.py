@@ -19,8 +19,9 @@ from msgworker import App, Context, Message
 from msgworker.db import Trouble, trouble
 from tests.ready import EFFECTS
 
-Kind = Literal["plain", "transactional", "failing", "fan-out"]
-KINDS: tuple[Kind, ...] = ("plain", "transactional", "failing", "fan-out")
+Kind = Literal["plain", "transactional", "failing", "fan-out", "group", "chain"]
+KINDS: tuple[Kind, ...] = ("plain", "transactional", "failing", "fan-out", "group", "chain")
+WITH_EFFECT = ("transactional", "group")
 ITEMS = 3
 
 
@@ -92,11 +93,18 @@ def _handle(app: App, kind: Kind, seen: Seen) -> None:
     def act(number: int, conn: sa.Connection) -> None:
         conn.execute(EFFECTS.insert(), {"msg_id": number})
 
-    @app.handler("t", transactional=kind == "transactional", max_tries=2)
+    options: dict[str, Any] = {"max_tries": 2, "transactional": kind in WITH_EFFECT}
+    if kind == "group":
+        options["group"] = 3
+    if kind == "chain":
+        options["on_done"] = "next"
+        app.add_handler("next", lambda msg: seen.runs.update([msg.msg_id]), when_done="delete")
+
+    @app.handler("t", **options)
     def handle(msg: Message[dict[str, int]], ctx: Context) -> None:
         seen.begins(msg)
         try:
-            if kind == "transactional":
+            if kind in WITH_EFFECT:
                 act(msg.msg_id, ctx.connection)
             if kind == "fan-out":
                 numbers = [msg.msg_id * 100 + item for item in range(ITEMS)]
@@ -122,14 +130,16 @@ def _judged(app: App, kind: Kind, seen: Seen, sent: list[Any]) -> list[str]:
         if found[msg_id] != wanted:
             wrong.append(f"{msg_id} is {found[msg_id]}, not {wanted}")
         runs = min(fails + 1, 2)
-        if kind in ("plain", "failing") and seen.runs[msg_id] != runs:
+        if kind in ("plain", "failing", "chain") and seen.runs[msg_id] != runs:
             wrong.append(f"{msg_id} has run {seen.runs[msg_id]} times, not {runs}")
         if seen.runs[msg_id] < runs:
             wrong.append(f"{msg_id} has not run")
-    if kind == "transactional" and effects != Counter(sent):
+    if kind in WITH_EFFECT and effects != Counter(sent):
         wrong.append(f"effects: {effects}")
     if kind == "fan-out" and effects != Counter(m * 100 + i for m in sent for i in range(ITEMS)):
         wrong.append(f"effects of items: {effects}")
+    if kind == "chain" and sorted(seen.runs.values()) != [1] * 2 * len(sent):
+        wrong.append(f"what follows has run {sorted(seen.runs.values())} times")
     wrong += [f"two of {one} at once" for one in seen.overlaps]
     wrong += [f"{one}: {ids}" for one, ids in seen.order.items() if ids != sorted(ids)]
     return wrong
