@@ -113,7 +113,8 @@ class Instance:
             *(setup, shared, self.lanes),
             caller=self.caller,
             handle_batch=self.batches.handle_beside,
-            queue=self.settler.queue,
+            finished=self.settler.finished,
+            is_due=self.settler.is_due,
             settle=partial(self.settler.flush, takes_one=True),
         )
         self.refused_rows = RefusedRows(setup.clock)

@@ -369,16 +369,16 @@ def in_both() -> AbstractContextManager[None]:
     """Settler: finished lanes leave the queue after their settle, so that both take them."""
     settle = Settler.settle
 
-    def copied(self: Settler) -> list[Lane]:
-        return list(self._finished)
+    def copied(self: Settler, batch: list[Lane]) -> None:
+        batch += self.finished
 
     def late(self: Settler, batch: Sequence[Lane], writer: Writer) -> list[Lane]:
         try:
             return settle(self, batch, writer)
         finally:
             for lane in batch:
-                if lane in self._finished:
-                    self._finished.remove(lane)
+                if lane in self.finished:
+                    self.finished.remove(lane)
 
     patches = ExitStack()
     patches.enter_context(replaced(Settler, "_take", copied))

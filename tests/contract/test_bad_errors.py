@@ -15,11 +15,14 @@ from tenacity.wait import wait_fixed, wait_none
 
 from msgworker import App, Context, Message, Reject, RetryLater
 from msgworker.errors import ConfigError, MsgworkerError, PayloadError
-from msgworker.instance.running.pool import LaneQueue
+from msgworker.instance.observers import Spans
+from msgworker.instance.running.call import Caller
+from msgworker.instance.running.pool import HandlerThreads, LaneQueue
 from msgworker.store import claim, recover, settle
 from tests.engines import dispose_all
 from tests.support.logged import CANARY
 from tests.support.rows import Table, edit, send
+from tests.support.rule import expire
 from tests.support.waiting import in_thread
 
 
@@ -508,3 +511,56 @@ def test_a_name_that_the_database_has_no_characters_for_is_refused_in_words(lati
     ):
         with pytest.raises(ConfigError, match="no characters for '客'"):
             act()
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
+def test_a_lane_that_an_error_of_ours_leaves_with_its_thread_holds_up_no_other(
+    sqlite, monkeypatch, caplog, done
+):
+    """Its message is recovered when the lease of the id that claimed it is over."""
+    app = App(sqlite.url, backoff_seconds=0)
+    app.create_schema()
+    handle, fail, ran = Caller.handle, HandlerThreads.fail, list[Any]()
+
+    def no_memory(self: Caller, lane: Any, *args: Any) -> None:
+        if done:
+            handle(self, lane, *args)
+        if lane.row.object_id == "a" and not failed:
+            failed.append("handle")
+            raise MemoryError
+        if not done:
+            handle(self, lane, *args)
+
+    def fails(self: HandlerThreads, *args: Any) -> None:
+        if len(failed) < 2:
+            failed.append("fail")
+            raise MemoryError
+        fail(self, *args)
+
+    failed: list[str] = []
+    monkeypatch.setattr(Caller, "handle", no_memory)
+    monkeypatch.setattr(HandlerThreads, "fail", fails)
+    monkeypatch.setattr("msgworker.instance.role.HUNGRY_SECONDS", 0.1)
+    app.add_handler("t", lambda msg: ran.append(msg.object_id))
+    send(app, *"aabbcc")
+    report = app.drain(threads=2, linger=0, time_limit=30)
+    assert (report.done, report.left, report.stopped) == (4, 2, False)
+    assert "could not be settled or released" in caplog.text
+    expire(app)
+    assert app.drain(threads=2, linger=0, time_limit=30).left == 0
+    assert sorted(ran) == sorted("aabbcc" + "a" * done)
+    assert Table(app).rows("status", "crash_times")[0] == (2, 1)
+
+
+def test_messages_that_cannot_be_counted_are_done_all_the_same(sqlite, monkeypatch, caplog):
+    def odd(*args: Any) -> Any:
+        raise ValueError("odd")
+
+    app = App(sqlite.url)
+    app.create_schema()
+    app.add_handler("t", lambda msg: None)
+    send(app, *"aaabbb")
+    monkeypatch.setattr(Spans, "of", odd)
+    assert app.drain(threads=2, linger=0, time_limit=30).left == 0
+    assert Table(app).statuses == [2] * 6
+    assert "settled as done, but not counted: ValueError: odd" in caplog.text

@@ -11,9 +11,9 @@ from msgworker.config import Settings
 from msgworker.instance.claiming.capacity import PAYLOAD_BUDGET, RunLength
 from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.running import pool
-from msgworker.instance.running.handler import Registry, make_handler
+from msgworker.instance.running.handler import FIRST, BatchSize, Registry, make_handler
 from msgworker.instance.running.in_flight import InFlight, Lane, Quiesce
-from msgworker.instance.running.pool import FIRST, BatchSize, Gathering, LaneQueue
+from msgworker.instance.running.pool import Gathering, LaneQueue
 from msgworker.instance.state import Controls
 from msgworker.instance.stop import Stop
 from msgworker.store.rows import Row

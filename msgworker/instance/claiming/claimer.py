@@ -309,7 +309,11 @@ class Claimer:
 
         def queue_noting(some: Sequence[Lane]) -> None:
             queued.update(some)
-            queue(some)
+            try:
+                queue(some)
+            except BaseException:
+                queued.difference_update(some)
+                raise
 
         try:
             return lanes, self._read_and_queue(lanes, rows, candidates, me, within, queue_noting)

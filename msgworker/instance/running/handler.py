@@ -1,4 +1,4 @@
-"""Handlers: their options and signatures, and the registry of an App."""
+"""Handlers: their options and signatures, the registry of an App, and how large batches are."""
 
 from __future__ import annotations
 
@@ -487,3 +487,37 @@ class Registry:
         if None in self.handlers:
             return None
         return frozenset(topic for topic in self.handlers if topic is not None)
+
+
+# --- How many messages a batch takes, by how long the last ones took.
+
+FIRST = 16
+"""Messages of the first batch."""
+LEASE_SHARE = 1 / 3
+"""The share of a lease that a batch may take: others wait behind its locks."""
+
+
+class BatchSize:
+    """The size of the batches of one handler. It starts small; it is doubled if a full batch takes
+    at most half of the aimed time, cut to fit if it takes longer than that time, and halved if a
+    batch is rolled back, so that after rare failures most batches are not.
+
+    now: how many messages the next one takes. Written by handler threads without a lock: of two
+    updates at the same time one may be lost.
+    """
+
+    def __init__(self, most: int, aim_seconds: float, lease_seconds: float) -> None:
+        self._most = most
+        self._aim = min(aim_seconds, lease_seconds * LEASE_SHARE)
+        self.now = min(FIRST, most)
+
+    def took(self, messages: int, seconds: float) -> None:
+        """A batch of so many messages took so many seconds."""
+        if seconds > self._aim:
+            self.now = max(1, min(self.now, int(messages * self._aim / seconds)))
+        elif messages >= self.now and seconds * 2 <= self._aim:
+            self.now = min(self._most, self.now * 2)
+
+    def failed(self) -> None:
+        """A batch was rolled back."""
+        self.now = max(1, self.now // 2)

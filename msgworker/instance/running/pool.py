@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice, starmap
 
 from msgworker.db import NO_MEMORY
@@ -19,7 +20,7 @@ from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.observers import facts
 from msgworker.instance.role import outlive
 from msgworker.instance.running.call import Caller, OnLoop
-from msgworker.instance.running.handler import Handler
+from msgworker.instance.running.handler import BatchSize, Handler
 from msgworker.instance.running.in_flight import InFlight, Lane
 from msgworker.instance.running.outcome import Result, fault
 from msgworker.instance.state import Setup, Shared
@@ -62,16 +63,20 @@ class LaneQueue:
         self.threads_idled = False
 
     def put(self, lanes: Iterable[Lane], *, takes_one: bool = False, first: bool = False) -> None:
-        """Queue lanes whose current message is flagged. first: before all others. takes_one: the
-        calling thread is a handler thread and will take the next lane itself."""
+        """Queue lanes whose current message is flagged; if it raises, it has queued none. first:
+        before all others. takes_one: the calling thread is a handler thread and will take the next
+        lane itself."""
         if first:
             self.ready.extendleft(reversed(list(lanes)))
         else:
             self.ready.extend(lanes)
-        with self._gate:
-            if self._idle:
-                worth = len(self.ready) * self.handler_seconds() / WORTH_A_THREAD_SECONDS
-                self._wake(min(self._idle, len(self.ready), int(worth) + 1) - takes_one)
+        try:
+            with self._gate:
+                if self._idle:
+                    worth = len(self.ready) * self.handler_seconds() / WORTH_A_THREAD_SECONDS
+                    self._wake(min(self._idle, len(self.ready), int(worth) + 1) - takes_one)
+        except NO_MEMORY:  # a later `nudge` wakes them
+            pass
 
     def take_more(self, wants: Callable[[Lane], bool | None]) -> list[Lane]:
         """Take waiting lanes that `wants` is true for, until it is None or none is left; does not
@@ -97,14 +102,13 @@ class LaneQueue:
         """Take a lane; None = none waits, or closed."""
         if self._closed:
             return None
+        if self._idle and len(self.ready) > 1:
+            self.nudge()  # `put` relies on the mean, and this handler may be slower
         try:
-            lane = self.ready.popleft()
+            return self.ready.popleft()
         except IndexError:
             self.threads_idled = True
             return None
-        if self._idle and self.ready:
-            self.nudge()  # `put` relies on the mean, and this handler may be slower
-        return lane
 
     def next(self) -> Lane | None:
         """Wait for a lane; None = closed. Lanes that are still queued then have not started, and
@@ -191,46 +195,13 @@ class LaneQueue:
             self._gate.notify_all()
 
 
-# --- How many messages a batch takes, by how long the last ones took.
-
-FIRST = 16
-"""Messages of the first batch."""
-BYTES = 8_000_000
-"""Characters of payload in a batch, at most; one message may have more."""
-LEASE_SHARE = 1 / 3
-"""The share of a lease that a batch may take: others wait behind its locks."""
-
-
-class BatchSize:
-    """The size of the batches of one handler. It starts small; it is doubled if a full batch takes
-    at most half of the aimed time, cut to fit if it takes longer than that time, and halved if a
-    batch is rolled back, so that after rare failures most batches are not.
-
-    now: how many messages the next one takes. Written by handler threads without a lock: of two
-    updates at the same time one may be lost.
-    """
-
-    def __init__(self, most: int, aim_seconds: float, lease_seconds: float) -> None:
-        self._most = most
-        self._aim = min(aim_seconds, lease_seconds * LEASE_SHARE)
-        self.now = min(FIRST, most)
-
-    def took(self, messages: int, seconds: float) -> None:
-        """A batch of so many messages took so many seconds."""
-        if seconds > self._aim:
-            self.now = max(1, min(self.now, int(messages * self._aim / seconds)))
-        elif messages >= self.now and seconds * 2 <= self._aim:
-            self.now = min(self._most, self.now * 2)
-
-    def failed(self) -> None:
-        """A batch was rolled back."""
-        self.now = max(1, self.now // 2)
-
-
 # --- Which messages share a batch: those that wait at this moment, of one handler.
 #
 # A lane joins only if its flagged message has no earlier try or crash; otherwise all of it runs
 # alone. So a poison message costs the others of its batch one try at most.
+
+BYTES = 8_000_000
+"""Characters of payload in a batch, at most; one message may have more."""
 
 
 @dataclass(slots=True)
@@ -349,8 +320,8 @@ UNTRUSTED_PAUSE_SECONDS = 0.05
 class HandlerThreads:
     """The handler threads: take lanes, run their handlers, and pass them on to be settled.
 
-    handle_batch: see `BatchCaller.handle_beside`. queue: gets a finished lane, and whether no other
-    waits; returns whether to call settle now.
+    handle_batch: see `BatchCaller.handle_beside`. finished: gets the lanes that are. is_due: called
+    with one that is there, and whether no other waits; returns whether to call settle now.
     """
 
     def __init__(
@@ -361,7 +332,8 @@ class HandlerThreads:
         *,
         caller: Caller,
         handle_batch: Callable[[Lane], list[Lane] | None],
-        queue: Callable[[Lane, bool], bool],
+        finished: deque[Lane],
+        is_due: Callable[[Lane, bool], bool],
         settle: Callable[[], None],
     ) -> None:
         self._setup = setup
@@ -369,7 +341,7 @@ class HandlerThreads:
         self._lanes = lanes
         self.caller = caller
         self._handle_batch = handle_batch
-        self.queue = queue
+        self.finished, self.is_due = finished, is_due
         self._settle = settle
         self._long = setup.settings.heartbeat_seconds
         self._threads = [
@@ -420,8 +392,9 @@ class HandlerThreads:
     def _work(self) -> None:
         self._shared.stop.enter()
         name = threading.current_thread().name
+        take_lanes = partial(self._take_lanes, list[Lane]())
         try:
-            outlive(name, self._shared.log, self._take_lanes, self._stop_for)
+            outlive(name, self._shared.log, take_lanes, self._stop_for)
         finally:
             self._ended()
 
@@ -429,18 +402,27 @@ class HandlerThreads:
         self._shared.stop.stop_for(error)
         return False
 
-    def _take_lanes(self) -> None:
+    def _take_lanes(self, held: list[Lane]) -> None:
+        """held: the lanes that only this thread has. There are some at the start if an error has
+        ended the loop: their rows stay flagged until this instance takes a new id."""
         setup, shared, lanes = self._setup, self._shared, self._lanes
         identity, registry, caller = shared.identity, setup.registry, self.caller
+        for one in held:
+            identity.cannot_write(one.owner, [one.row.msg_id])
+        shared.in_flight.drop(held)
+        held.clear()
         while (lane := lanes.next()) is not None:
+            held.append(lane)
             ended: Sequence[Lane] = (lane,)
             due = False
             try:
                 trusted = identity.trusted()  # before the id is compared: so it is about that id
                 if lane.owner != identity.tenure.id and not lanes.may_start(lane):
+                    held.clear()
                     continue
                 if not trusted:  # wait until the heartbeat knows whether the lease is live
                     lanes.ready.append(lane)
+                    held.clear()
                     if shared.stop.requested.wait(UNTRUSTED_PAUSE_SECONDS):
                         time.sleep(UNTRUSTED_PAUSE_SECONDS)  # do not spin until `close`
                     continue
@@ -449,6 +431,7 @@ class HandlerThreads:
                     lane.result = lane.result or Result(Outcome.RELEASED)
                     lane.finished_at = time.monotonic()
                 elif registry.has_async and caller.suits_loop(lane):
+                    held.clear()  # its loop has it, and more
                     ended, due = self._run_on_loop(lane)
                 elif registry.batch_most > 1 and (batch := self._handle_batch(lane)) is not None:
                     ended = batch
@@ -458,8 +441,11 @@ class HandlerThreads:
                     self.record(lane, begin)
             except BaseException as error:
                 self.fail(lane, error)
+            held[:] = ended
             for one in ended:
-                due = self.queue(one, one is ended[-1] and not lanes.ready) or due
+                self.finished.append(one)
+                held.pop(0)
+                due = self.is_due(one, not held and not lanes.ready) or due
             if due:
                 self._settle()
 
@@ -559,7 +545,8 @@ class LoopTurn:
                 self._one = None
             threads.record(lane, began)
             self._lane = None
-            due = threads.queue(lane, not self._lanes.ready)
+            threads.finished.append(lane)
+            due = threads.is_due(lane, not self._lanes.ready)
             if due or (following := threads.next_for_loop()) is None:
                 self.over.set_result(due)
             else:

@@ -50,7 +50,8 @@ class Settler:
     """Owns the queue of finished lanes and the writers. Settles lanes in batches, and queues those
     that continue for handler threads. Any thread may call it.
 
-    writers: the second and later ones are spare, see `Writer`.
+    finished: lanes that wait to be settled; any thread appends. writers: the second and later ones
+    are spare, see `Writer`.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Settler:
         self._shared = shared
         self._lanes = lanes
         self._on_progress = on_progress
-        self._finished: deque[Lane] = deque()
+        self.finished: deque[Lane] = deque()
         # When `add` next checks whether to settle, on the monotonic clock. No lock: if one thread
         # overwrites another's time, a check comes a few milliseconds late.
         self._check_at = 0.0
@@ -88,19 +89,19 @@ class Settler:
         return sum(writer.leaving for writer in self.writers)
 
     def add(self, lane: Lane, nothing_waits: bool) -> None:
-        """Take a finished lane from a handler thread, and settle if it is time."""
-        if self.queue(lane, nothing_waits):
+        """Take a finished lane, and settle if it is time."""
+        self.finished.append(lane)
+        if self.is_due(lane, nothing_waits):
             self.flush(takes_one=True)
 
-    def queue(self, lane: Lane, nothing_waits: bool) -> bool:
-        """Take a finished lane; returns whether it is time for its handler thread to settle."""
-        self._finished.append(lane)
+    def is_due(self, lane: Lane, nothing_waits: bool) -> bool:
+        """Whether it is time for the handler thread of a lane that has just finished to settle."""
         if nothing_waits:
             return True
         if lane.finished_at >= self._check_at:  # seldom true: this runs for each message
             gathered = float("-inf")
             with suppress(IndexError):  # another thread was faster
-                gathered = self._finished[0].finished_at + GATHER_SECONDS
+                gathered = self.finished[0].finished_at + GATHER_SECONDS
             if lane.finished_at >= gathered:
                 # Nothing is to be written for a lane that its transactional handler has settled.
                 written = lane.settled is not None
@@ -113,12 +114,11 @@ class Settler:
         see `LaneQueue.put`."""
         # Another thread may add a lane while this one has the lock, and leave it to this one: so
         # the queue is checked again after the lock is released.
-        while self._finished and (writer := self._free_writer()) is not None:
+        while self.finished and (writer := self._free_writer()) is not None:
             took, continuing = 0, list[Lane]()
             try:
                 if writer.open():
-                    batch = self._take()
-                    took, continuing = len(batch), self._settle_safely(batch, writer)
+                    took, continuing = self._settle_next(writer)
             finally:
                 writer.lock.release()
             if continuing:
@@ -150,7 +150,7 @@ class Settler:
 
     def _worth_a_settle(self) -> bool:
         """Whether to settle beside another one that is under way."""
-        waiting = len(self._finished)
+        waiting = len(self.finished)
         if waiting >= LEAST_BESIDE and waiting >= SHARE_BESIDE * len(self._shared.in_flight.lanes):
             return True
         now = time.monotonic()
@@ -165,8 +165,9 @@ class Settler:
         first, *spare = self.writers
         self._wait_for(first)
         try:
-            while batch := self._take():
-                continuing = self._settle_safely(batch, first)
+            took = 1
+            while took:
+                took, continuing = self._settle_next(first)
                 if continuing:
                     self._lanes.put(continuing)
         finally:
@@ -188,9 +189,9 @@ class Settler:
             # A batch may have failed a message before it was flagged (`Lane.verdict`).
             lane.result = lane.result or Result(Outcome.RELEASED)
             lane.finished_at = time.monotonic()
-            self._finished.append(lane)
+            self.finished.append(lane)
         if not wait:
-            if self._finished:
+            if self.finished:
                 self.thread.wake()
         elif lanes:
             self.flush_waiting()
@@ -200,24 +201,22 @@ class Settler:
         for writer in self.writers:
             writer.close()
 
-    def _take(self) -> list[Lane]:
-        batch: list[Lane] = []
-        try:
+    def _take(self, batch: list[Lane]) -> None:
+        with suppress(IndexError):
             for _ in range(BATCH):
-                batch.append(self._finished.popleft())
-        except IndexError:
-            pass
+                batch.append(self.finished.popleft())
         self._check_at = 0.0
-        return batch
 
     # ------------------------------------------------------------ one batch
 
-    def _settle_safely(self, batch: Sequence[Lane], writer: Writer) -> list[Lane]:
-        """`settle`; does not raise: after an unexpected error the rows stay flagged until this
-        instance takes a new id."""
-        writer.since = time.monotonic()
+    def _settle_next(self, writer: Writer) -> tuple[int, list[Lane]]:
+        """Settle what has finished: how many lanes, and those that continue. Does not raise: after
+        an unexpected error the rows stay flagged until this instance takes a new id."""
+        batch: list[Lane] = []
         try:
-            return self.settle(batch, writer) if batch else []
+            writer.since = time.monotonic()
+            self._take(batch)
+            return len(batch), self.settle(batch, writer) if batch else []
         except BaseException as error:
             for lane in batch:
                 self._shared.identity.cannot_write(lane.owner, [lane.row.msg_id])
@@ -227,7 +226,7 @@ class Settler:
             many = plural(len(batch), "outcome", "was", "were")
             text = "%s not written: %s"
             self._shared.log.error(text, many, reason_of(error), exc_info=cause)
-            return []
+            return len(batch), []
         finally:
             writer.since = None
 
@@ -279,9 +278,14 @@ class Settler:
                 over.append(lane)
         if over:
             self._end(over)
-        spans = self.spans.of(done, ran) if done else ()
         written = len(became) - list(became.values()).count(lost)
-        setup.events.emit(events.Settled(me, done, spans, written))
+        try:
+            spans = self.spans.of(done, ran) if done else ()
+            setup.events.emit(events.Settled(me, done, spans, written))
+        except Exception as error:  # those that continue still do
+            many = plural(len(done), "message")
+            text = "%s settled as done, but not counted: %s"
+            shared.log.error(text, many, reason_of(error), exc_info=error)
         if setup.registry.has_follow_ups:
             self._on_progress()  # messages about these may be claimed
         return continuing
