@@ -306,6 +306,7 @@ class Database:
     defers: constraints and triggers may be deferred to the COMMIT, unless a transaction forbids it.
     update_ignore: the prefix that makes an UPDATE skip rows that violate the guard.
     rowcount_includes_ignored: the row count of such an UPDATE includes the skipped rows.
+    lacking: finds the name of a table or column in the error that it is missing, or not allowed.
     max_ids: how many ids one IN list may have.
     bare_unions: a branch of a UNION may have its own ORDER BY and LIMIT, without a derived table.
     json_lists: a list of ids is sent as one JSON text, so that the statement stays the same.
@@ -354,6 +355,7 @@ class Database:
     defers: bool = False
     update_ignore: str | None = None
     rowcount_includes_ignored: bool = False
+    lacking: re.Pattern[str] | None = None
     max_ids: int = 1000
     bare_unions: bool = False
     json_lists: bool = False
@@ -441,6 +443,13 @@ class Database:
     def is_denied(self, error: BaseException) -> bool:
         """Whether the login lacks a right on a table or column."""
         return False
+
+    def is_of_a_trigger(self, error: BaseException, statement: str) -> bool:
+        """Whether what is missing, or not allowed, is asked for by a trigger of the table and not
+        by the statement; False if that cannot be told."""
+        named = None if self.lacking is None else self.lacking.search(str(error))
+        name = "" if named is None else re.sub("[`']", "", named[1]).rpartition(".")[2]
+        return bool(name) and not re.search(rf"\b{re.escape(name)}\b", statement, re.I)
 
     def violated_index(self, error: BaseException) -> str | None:
         """The name of the index that refuses a second entry; None if it is unknown: any refusal

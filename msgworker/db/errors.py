@@ -44,6 +44,9 @@ def trouble(error: BaseException) -> Trouble:
         return found
     if error.connection_invalidated and database is not None and database.refuses_writes(cause):
         return Trouble.LOST  # a standby, see servers.py
+    if found is Trouble.REFUSED and database is not None:
+        is_of_a_row = database.is_of_a_trigger(cause, error.statement or "")
+        return Trouble.OTHER if is_of_a_row else found
     if found is not Trouble.OTHER:
         return found
     return Trouble.LOST if error.connection_invalidated else Trouble.OTHER

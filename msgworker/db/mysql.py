@@ -154,6 +154,8 @@ class MySQL(Database):
             return Trouble.LOST
         return _TROUBLES.get(code, Trouble.OTHER)
 
+    lacking = re.compile(r"(?:\b[Tt]able|Unknown column) ([\w$.`']+)")
+
     def no_connection_left(self, error: BaseException) -> bool:
         return code_of(error)[0] in (1040, 1203, 1226)
 

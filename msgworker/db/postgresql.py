@@ -140,6 +140,10 @@ class PostgreSQL(Database):
     def is_denied(self, error: BaseException) -> bool:
         return code_of(error)[1] == "42501"
 
+    def is_of_a_trigger(self, error: BaseException, statement: str) -> bool:
+        # The language of a function is in the context of what it raises, in any language.
+        return "PL/" in str(error)
+
     def violated_index(self, error: BaseException) -> str | None:
         named = getattr(getattr(error, "diag", None), "constraint_name", None)
         return "" if named is None else str(named)

@@ -73,6 +73,8 @@ class SQLite(Database):
         text = str(error).lower()
         return next((kind for part, kind in _TROUBLES if part in text), Trouble.OTHER)
 
+    lacking = re.compile(r"no such (?:table|column): ([\w$.]+)")
+
     def is_overtime(self, error: BaseException) -> bool:
         return str(error) == "interrupted"
 

@@ -69,11 +69,12 @@ def read_runs(
 
     To be called after the flags have committed. A run holds rows at status 0 that are due and have
     no unique key, ends before the first unfinished row that is no such one, and is empty if a lower
-    unfinished row has appeared. within: it also ends before the first row of another slice.
+    unfinished row has appeared. within: it also ends before the first row of another slice. All are
+    empty where ids are reused: another message may have the id of one that is deleted meanwhile.
     """
     asked = [row for row in heads_flagged if row.object_id is not None]
     runs: dict[int, list[Bare]] = {row.msg_id: [] for row in asked}
-    if not asked or limit < 1:
+    if not asked or limit < 1 or t.reuses_ids:
         return runs
     role, values = (None, ()) if within is None else (within.by, within.values)
     before, head, run, ended = -1, 0, list[Bare](), False
@@ -317,7 +318,8 @@ def _flag_locked(
         mine = (t.among(c.msg_id), t.claimable(c))
         change = sa.update(t.message).where(*mine).values(flagged_values(t))
         change = in_guard_order(t, change)
-        ignore = None if loud else t.database.update_ignore
+        # What triggers write would be ignored with it.
+        ignore = None if loud or t.on_update else t.database.update_ignore
         return change.prefix_with(ignore) if ignore else change
 
     seen = {c.msg_id: (c.status, c.tries) for c in candidates}

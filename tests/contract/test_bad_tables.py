@@ -198,3 +198,30 @@ def test_two_tables_in_one_database_do_not_disturb_each_other(make_app):
         each.add_handler("t", lambda msg: None)
         send(each, "o", "o", "p")
     assert [each.drain(linger=0).done for each in (one, two)] == [3, 3]
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_message_that_gets_the_id_of_a_deleted_one_is_another_message(sqlite, transactional):
+    """On SQLite without AUTOINCREMENT, also behind a running message of its object."""
+    foreign_table(sqlite, msgID="INTEGER PRIMARY KEY", body="TEXT")
+    app = App(sqlite.url, table=SEED.replace(payload="body"))
+    app.create_schema()
+    ran: list[tuple[int, str]] = []
+
+    @app.handler(None, transactional=transactional)
+    def handle(msg: Message, ctx: Context) -> None:
+        ran.append((msg.msg_id, msg.payload))
+        if msg.msg_id == 1:
+            again = (
+                "DELETE FROM tb_cus_msg WHERE msgID = 3",
+                "INSERT INTO tb_cus_msg (objectID, body) VALUES ('a', '\"new\"')",
+            )
+            for sql in again:
+                if transactional:
+                    ctx.connection.exec_driver_sql(sql)
+                else:
+                    run(sqlite, sql)
+
+    insert(sqlite, "objectID, body", *["'a', '\"old\"'"] * 3)
+    assert app.drain(linger=0, time_limit=60).done == 3
+    assert ran == [(1, "old"), (2, "old"), (3, "new")]

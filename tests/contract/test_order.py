@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from tenacity.wait import wait_fixed, wait_none
 
 from msgworker import Context, Message
-from tests.support.rows import send
+from tests.support.rows import edit, send
 from tests.support.waiting import until
 from tests.support.watching import Watch, breathe
 
@@ -127,3 +127,23 @@ def test_order_holds_over_failures_and_workers(app, make_app, table):
     watch.assert_exclusive()
     for object_id in {span[0] for span in watch.spans}:
         assert watch.of(object_id) == sorted(watch.of(object_id))
+
+
+@pytest.mark.core
+def test_a_message_that_is_moved_to_another_object_runs_once(app, table):
+    """By a program, while it waits behind a running one with which it was read."""
+    starts: list[int] = []
+    ids = send(app, *"aaa")
+
+    @app.handler("t")
+    def handle(msg: Message) -> None:
+        starts.append(msg.msg_id)
+        if msg.msg_id == ids[0]:
+            edit(app, ids[2], object_id="b")
+            until(lambda: ids[2] in starts, "the moved one has started")
+        elif msg.msg_id == ids[2]:
+            until(lambda: table.statuses[:2] == [2, 2], "those before it are done")
+
+    report = app.drain(threads=3, linger=0.2, time_limit=60)
+    assert (report.done, report.left) == (3, 0)
+    assert starts == [ids[0], ids[2], ids[1]]

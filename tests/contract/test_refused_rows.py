@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from tenacity.wait import wait_none
 
-from msgworker import App
+from msgworker import App, SchemaError
 from msgworker.instance.claiming.claimer import (
     FIRST_PAUSE_SECONDS,
     FORGET_SECONDS,
@@ -44,14 +45,18 @@ REFUSALS = {
 }
 
 
-def refuse(app: App, database: Any, what: str) -> None:
-    """Make a trigger that refuses an UPDATE of the object 'bad'."""
+def refuse(app: App, database: Any, what: str, by: str = "") -> None:
+    """Make a trigger that refuses an UPDATE of the object 'bad'. by: what it does; otherwise it
+    raises an error."""
     sql = REFUSALS[what][database.name]
+    if by:
+        sql = re.sub(r"SIGNAL [^;]*", by, sql)
+    by = by or "RAISE EXCEPTION 'not this one'"
     with app.engine.begin() as conn:
         if database.name == "postgresql":
             conn.exec_driver_sql(
                 "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-                f"IF {sql} THEN RAISE EXCEPTION 'not this one'; END IF; RETURN NEW; END $$"
+                f"IF {sql} THEN {by}; END IF; RETURN NEW; END $$"
             )
             sql = (
                 "CREATE TRIGGER no BEFORE UPDATE ON msgworker_message "
@@ -211,6 +216,40 @@ def test_an_outcome_that_a_trigger_refuses_costs_only_that_row(app, database, ta
     shown = app.ops.show(bad)
     assert (shown.status, shown.error_try_times) == ("dead", 3)
     assert "not this one" in (shown.last_error or "")
+
+
+@pytest.mark.requires("common_sql")
+@pytest.mark.parametrize("what", ["flag", "outcome"])
+def test_a_trigger_that_writes_to_a_table_that_is_gone_costs_only_its_row(
+    app, database, taken, what
+):
+    """It is not our schema that has changed, though the database says the same."""
+    if database.name == "sqlite":
+        pytest.skip("it does not begin a statement whose trigger cannot run")
+    good = send(app, *(f"o{i % 5}" for i in range(20)))
+    (bad,) = send(app, "bad")
+    good += send(app, *(f"o{i % 5}" for i in range(20)))
+    refuse(app, database, what, by="INSERT INTO gone VALUES (1)")
+    report = drain(app, taken, time_limit=15)
+    assert_all_others_ran(taken, good)
+    assert (report.done, report.failed) == (len(good), int(what == "outcome"))
+    if what == "flag":
+        assert (report.left, report.refused) == (1, 1)
+    else:
+        assert "gone" in (app.ops.show(bad).last_error or "")
+
+
+def test_a_trigger_that_cannot_run_is_found_at_the_start(sqlite):
+    """SQLite refuses each update then; our tables are there all the same."""
+    app = App(sqlite.url)
+    app.create_schema()
+    refuse(app, sqlite, "outcome")
+    with app.engine.begin() as conn:
+        (sql,) = conn.exec_driver_sql("SELECT sql FROM sqlite_master WHERE name = 'no'").scalars()
+        conn.exec_driver_sql("DROP TRIGGER no")
+        conn.exec_driver_sql(sql.replace("SELECT RAISE(ABORT, 'not this one')", "DELETE FROM gone"))
+    with pytest.raises(SchemaError, match=r"does not take .*no such table: main\.gone"):
+        App(sqlite.url).create_schema()
 
 
 @pytest.mark.long

@@ -280,3 +280,22 @@ def test_a_purged_row_that_a_trigger_puts_back_is_skipped_and_named(app, make_ap
     done = make_app().ops.purge("30d")
     assert (done.matched, done.changed, done.skipped) == (11, 10, 1)
     assert [skip.msg_id for skip in done.skips] == [ids[-1]]
+
+
+def test_what_a_trigger_writes_on_a_claim_is_kept(sqlite):
+    """SQLite gives the conflict clause of an UPDATE to what its triggers write."""
+    app = App(sqlite.url)
+    app.create_schema()
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql("CREATE TABLE last (object_id TEXT PRIMARY KEY, msg_id INTEGER)")
+        conn.exec_driver_sql(
+            "CREATE TRIGGER last_claim AFTER UPDATE OF status ON msgworker_message"
+            " WHEN NEW.status = 1 BEGIN"
+            " INSERT OR REPLACE INTO last VALUES (NEW.object_id, NEW.msg_id); END"
+        )
+    app.add_handler("t", lambda msg: None)
+    for _ in range(2):
+        (newest,) = send(app, "a")
+        assert app.drain(linger=0, time_limit=60).done == 1
+    with app.engine.connect() as conn:
+        assert conn.exec_driver_sql("SELECT * FROM last").all() == [("a", newest)]

@@ -410,7 +410,9 @@ class Claimer:
         for one in candidates:
             try:
                 rows += self._flag_once(limit, [one], me)[0]
-            except (claim.LeftAlone, DBAPIError) as error:
+            except claim.LeftAlone:
+                self._record_tried([one], {}, {one.msg_id})
+            except DBAPIError as error:
                 if trouble(error) not in claim.OF_A_ROW:
                     raise
                 self._record_tried([one], {one.msg_id: error}, ())
