@@ -196,7 +196,8 @@ class Trait:
     character set of a column that does not take all of Unicode (name "" = of all columns); a
     default that the description of the column lacks; what else is said of a column (rest, see
     `Database.whole_columns`); "" for the column that is SQLite's own number of rows (rowid), and
-    where the number of a deleted last row is given again (reused).
+    where the number of a deleted last row is given again (reused); the columns of a UNIQUE by which
+    a row replaces the one that has the same values (replaces).
     """
 
     kind: Literal[
@@ -214,6 +215,7 @@ class Trait:
         "policy",
         "rowid",
         "reused",
+        "replaces",
     ]
     name: str
     text: str
@@ -283,6 +285,7 @@ def traits_of(
                 traits.append(Trait("layout", str(named), "strict"))
             if not _AUTOINCREMENT.search(str(text)):
                 traits.append(Trait("reused", str(named), ""))
+            traits += [Trait("replaces", "", part) for part in _replacing(str(text))]
         elif not database.is_not_null(str(text)):
             traits.append(Trait(kind, str(named), str(text)))
     if collation:  # behind that of the guard
@@ -292,6 +295,17 @@ def traits_of(
 
 _STRICT = re.compile(r"\)[\s\w,]*\bSTRICT\b[\s\w,]*$", re.I)
 _AUTOINCREMENT = re.compile(r"\bAUTOINCREMENT\b", re.I)
+_REPLACE = re.compile(r"\bUNIQUE\s*(?:\(([^()]*)\))?\s*ON\s+CONFLICT\s+REPLACE\b", re.I)
+
+
+def _replacing(statement: str) -> Iterator[str]:
+    """The columns of each UNIQUE in a CREATE TABLE that deletes the row with the same values; or
+    the column of which it is a part, as it is defined before it."""
+    for found in _REPLACE.finditer(statement):
+        part, shorter = "", statement[: found.start()]
+        while part != shorter:
+            part, shorter = shorter, re.sub(r"\([^()]*\)", "", shorter)
+        yield " ".join((found[1] or re.split("[,(]", part)[-1]).split())
 
 
 def _rows(

@@ -282,6 +282,7 @@ class SQLite(Database):
             )
         if given:
             event.listen(engine, "engine_connect", _refuse_autocommit)
+            event.listen(engine, "before_cursor_execute", _begun_already, retval=True)
         event.listen(engine, "begin", _begin_immediate)
         event.listen(engine, "handle_error", _begin_again)
         if not given:
@@ -357,11 +358,24 @@ def _refuse_autocommit(conn: sa.Connection) -> None:
             )
 
 
+def _begun_already(conn: sa.Connection, _cursor: Any, statement: str, params: Any, *_: Any) -> Any:
+    # A program's own listener, which is called after ours, may say BEGIN, too: SQLAlchemy's manual
+    # advises it. It would fail, and open a transaction in autocommit mode.
+    if vars(conn).pop(_BEGINNING, False) and statement.lstrip()[:5].upper() == "BEGIN":
+        statement = "SELECT 1"
+    return statement, params
+
+
+_BEGINNING = "msgworker_beginning"
+"""On our connections: SQLAlchemy has begun a transaction, and sent no statement in it."""
+
+
 def _begin_immediate(conn: sa.Connection) -> None:
     # A transaction that reads first and writes later fails if the database changed in between
     # (SQLITE_BUSY_SNAPSHOT, which no timeout prevents); so writers take the write lock at once.
     raw = conn.connection.dbapi_connection
-    begun = getattr(raw, "in_transaction", False)  # by a listener of the user's own Engine
+    vars(conn)[_BEGINNING] = False
+    begun = getattr(raw, "in_transaction", False)
     if not begun and conn.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
         if conn.dialect.is_async:  # its thread waits, and the loop goes on
             conn.exec_driver_sql("BEGIN IMMEDIATE")
@@ -373,7 +387,7 @@ def _begin_immediate(conn: sa.Connection) -> None:
         else:
             _take_write_lock(conn, raw)
         begun = True
-    vars(conn)[_BEGUN] = begun
+    vars(conn)[_BEGUN], vars(conn)[_BEGINNING] = begun, True
     if not is_ours_alone(conn):
         _lent.begun = weakref.ref(conn)
 

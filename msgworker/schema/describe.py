@@ -286,7 +286,8 @@ class Live:
     security decides which rows this login sees and changes: the names of the policies, and what
     they let it do; None = it does not. tried: what a change of the type would do to the values of a
     role's column, see `DryRun`. charsets: of the columns that do not take all of Unicode; "": of
-    all. reuses_ids: that of a deleted last row is given to the next one.
+    all. reuses_ids: that of a deleted last row is given to the next one. replaces: the columns of
+    each UNIQUE by which a row that is written deletes the one with the same values.
     """
 
     spec: MessageTable
@@ -307,6 +308,7 @@ class Live:
     tried: dict[str, DryRun] = field(default_factory=dict)
     charsets: dict[str, str] = field(default_factory=dict)
     reuses_ids: bool = False
+    replaces: tuple[str, ...] = ()
 
     def at(self, name: str) -> At:
         """A column, or a CHECK, of this name, in statements."""
@@ -385,6 +387,7 @@ def read(
         policies=_policies_of(traits),
         charsets={trait.name: trait.text for trait in traits if trait.kind == "charset"},
         reuses_ids=any(trait.kind == "reused" for trait in traits),
+        replaces=tuple(trait.text for trait in traits if trait.kind == "replaces"),
     )
 
 

@@ -64,7 +64,7 @@ def faults(live: Live) -> list[Fault]:
         for layout, fix in fixes.items()
     ]
     found = [*layouts, *_partitions(live), *of_columns(live)]
-    found += [*_checks(live), *_policies(live), *_triggers(live)]
+    found += [*_checks(live), *_replacing(live), *_policies(live), *_triggers(live)]
     moves = any(not fault.fix for fault in layouts)
     return [replace(fault, fix=()) for fault in found] if moves else found
 
@@ -184,6 +184,17 @@ def _checks(live: Live) -> Iterator[Fault]:
         if not fix:
             text += f". {REMAKE}" if live.database.loose_types else ""
         yield Fault("checks", True, text, fix)
+
+
+def _replacing(live: Live) -> Iterator[Fault]:
+    """A message that we write to must not delete another one."""
+    roles = rows_written(live.spec)["done"].keys() & live.columns.keys()
+    written = "|".join(re.escape(live.columns[role].name) for role in sorted(roles))
+    for columns in live.replaces:
+        if re.search(rf"(?i)\b(?:{written})\b", columns):
+            text = f"UNIQUE ({columns}) ON CONFLICT REPLACE deletes the other message where two "
+            text += f"become alike, as when they are claimed or end. {REMAKE}"
+            yield Fault("checks", True, text)
 
 
 def _policies(live: Live) -> Iterator[Fault]:

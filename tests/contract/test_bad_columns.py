@@ -14,7 +14,7 @@ from msgworker.db import DATABASES
 from msgworker.doctor import Severity
 from tests.support.doctor import needed, run
 from tests.support.rows import Table
-from tests.support.tables import TABLE, make_table
+from tests.support.tables import SEED, TABLE, foreign_table, make_table
 
 
 def make_again(database: Any, rest: str = "", **changed: str) -> None:
@@ -406,6 +406,27 @@ def test_an_older_server_is_asked_for_what_it_has(make_app, server, monkeypatch)
     app = make_app(table=TABLE)
     app.create_schema()
     assert app.tables.fold == ("padded weight" if server.name == "mariadb" else None)
+
+
+REPLACING = [
+    ("claimed_by TEXT UNIQUE ON CONFLICT REPLACE", "claimed_by"),
+    ("claimed_by TEXT, finished_at TEXT DEFAULT (time('now')) UNIQUE\non conflict replace", "finish"),
+    ('claimed_by TEXT, UNIQUE ("objectID", status) ON CONFLICT REPLACE', "status"),
+]
+
+
+@pytest.mark.parametrize(("more", "says"), REPLACING)
+def test_a_unique_column_that_deletes_other_messages_is_refused(sqlite, more, says):
+    """A claim, or an outcome, would replace the message that has the same value."""
+    foreign_table(sqlite, errorTryTimes=f"INTEGER DEFAULT 0, {more}")
+    with pytest.raises(SchemaError, match=rf"UNIQUE \(.*{says}.*\) ON CONFLICT REPLACE"):
+        App(sqlite.url, table=SEED).create_schema()
+
+
+def test_a_unique_column_that_only_producers_fill_may_replace(sqlite):
+    kinds = "TEXT UNIQUE ON CONFLICT REPLACE, claimed_by TEXT UNIQUE ON CONFLICT IGNORE"
+    foreign_table(sqlite, note=kinds)
+    App(sqlite.url, table=SEED).create_schema()
 
 
 def test_a_check_is_found_where_no_statement_drops_it(sqlite, subtests):

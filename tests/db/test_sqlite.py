@@ -205,6 +205,39 @@ def test_an_engine_with_transactions_of_the_driver_s_own_is_refused(tmp_path, va
         App(engine).create_schema()
 
 
+@pytest.mark.parametrize("begin", ["BEGIN", "begin exclusive"])
+def test_an_engine_whose_listener_begins_its_transactions_will_do(tmp_path, begin):
+    """SQLAlchemy's manual advises one, for savepoints that work."""
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/own.db")
+
+    @sa.event.listens_for(engine, "connect")
+    def connected(raw, _record):
+        raw.isolation_level = None
+
+    @sa.event.listens_for(engine, "begin")
+    def begins(conn):
+        conn.exec_driver_sql(begin)
+
+    app = App(engine)
+    app.create_schema()
+    with engine.begin() as conn:
+        conn.exec_driver_sql("CREATE TABLE effect (msg_id INTEGER)")
+    insert = sa.text("INSERT INTO effect VALUES (:i)")
+
+    @app.handler("in", transactional=True)
+    def handle(msg, ctx):
+        ctx.connection.execute(insert, {"i": msg.msg_id})
+
+    app.handler("t")(lambda msg: None)
+    with engine.begin() as conn:
+        ids = [app.send(conn, "in", object_id="a") for _ in range(3)]
+        app.send(conn, "t", object_id="a")
+    assert app.drain(linger=0, time_limit=30).done == 4
+    with engine.connect() as conn:
+        assert conn.exec_driver_sql("SELECT msg_id FROM effect").scalars().all() == ids
+        assert conn.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+
+
 def test_an_error_that_ends_the_transaction_leaves_one_open(tmp_path):
     """What follows would be committed statement by statement."""
     app = App(f"sqlite:///{tmp_path}/own.db")
