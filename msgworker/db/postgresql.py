@@ -469,6 +469,9 @@ class PostgreSQL(Database):
             f" WHERE highest >= (SELECT last_value FROM {source.name})"
         ]
 
+    def drop_layout(self, table: str, layout: str) -> str:
+        return f"ALTER TABLE {table} SET LOGGED" if layout == "unlogged" else ""
+
     def end_ids(self, at: At, source: IdSource) -> str:
         return f"ALTER SEQUENCE {source.name} NO CYCLE"
 
@@ -501,6 +504,8 @@ class PostgreSQL(Database):
         "SELECT 'layout', min(inhrelid::regclass::text), 'heirs' FROM pg_inherits"
         " JOIN pg_class p ON p.oid = inhparent"
         " WHERE inhparent = to_regclass(:table) AND p.relkind <> 'p' GROUP BY inhparent",
+        "SELECT 'layout', relname::text, 'unlogged' FROM pg_class"
+        " WHERE oid = to_regclass(:table) AND relpersistence = 'u'",
         "SELECT 'layout', min(inhparent::regclass::text), 'heir' FROM pg_inherits"
         " WHERE inhrelid = to_regclass(:table) GROUP BY inhrelid",
         f"SELECT 'policy', {_POLICIES}"

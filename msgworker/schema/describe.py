@@ -282,7 +282,7 @@ class Live:
     those of the table that take no index of ours, by `LAYOUTS`.
     partitions: name -> modulus of the parts of a table that is partitioned by the hash of the
     object, which takes them; None = it is not. strict: its columns hold to their types, on a
-    database where they need not. error_codec, own_codec: see `db.codec_of`. policies: row-level
+    database where they need not. unlogged: a crash of the server empties it. error_codec, own_codec: see `db.codec_of`. policies: row-level
     security decides which rows this login sees and changes: the names of the policies, and what
     they let it do; None = it does not. tried: what a change of the type would do to the values of a
     role's column, see `DryRun`. charsets: of the columns that do not take all of Unicode; "": of
@@ -302,6 +302,7 @@ class Live:
     layouts: tuple[str, ...] = ()
     partitions: dict[str, int] | None = None
     strict: bool = False
+    unlogged: bool = False
     error_codec: str = ""
     own_codec: str = ""
     policies: tuple[str, str] | None = None
@@ -379,9 +380,10 @@ def read(
         checks=checks,
         triggers=_triggers_of(traits),
         fold=db.fold_of(database, traits),
-        layouts=tuple(text for text in layouts if text not in ("hash", "strict")),
+        layouts=tuple(text for text in layouts if text not in ("hash", "strict", "unlogged")),
         partitions=by_hash,
         strict="strict" in layouts,
+        unlogged="unlogged" in layouts,
         error_codec=db.codec_of(database, traits, names.get("last_error", "")),
         own_codec=db.codec_of(database, traits, ""),
         policies=_policies_of(traits),

@@ -63,7 +63,7 @@ def faults(live: Live) -> list[Fault]:
         Fault("storage", True, f"table {live.name} {LAYOUTS[layout]}", (fix,) if fix else ())
         for layout, fix in fixes.items()
     ]
-    found = [*layouts, *_partitions(live), *of_columns(live)]
+    found = [*layouts, *_unlogged(live), *_partitions(live), *of_columns(live)]
     found += [*_checks(live), *_replacing(live), *_policies(live), *_triggers(live)]
     moves = any(not fault.fix for fault in layouts)
     return [replace(fault, fix=()) for fault in found] if moves else found
@@ -155,6 +155,13 @@ LAYOUTS = {
 }
 
 
+def _unlogged(live: Live) -> Iterator[Fault]:
+    if live.unlogged:
+        text = f"table {live.name} is UNLOGGED: a crash of the server deletes all of its messages, and "
+        text += "no standby has them"
+        yield Fault("storage", False, text, (live.database.drop_layout(live.name, "unlogged"),))
+
+
 def _partitions(live: Live) -> Iterator[Fault]:
     """No index can keep ids unique there: one sequence has to. And an object must have a home."""
     if live.partitions is None:
@@ -231,6 +238,11 @@ _EXEMPT = "; give it all rows (a policy FOR ALL with USING (true)), or BYPASSRLS
 def _triggers(live: Live) -> Iterator[Fault]:
     for name, when in live.triggers:
         if "UPDATE" not in when.upper():
+            continue
+        if re.match(r"CREATE RULE .+? AS ON UPDATE TO ", when):
+            text = f"rule {name} rewrites updates of {live.name}, and no statement that claims a "
+            text += "message can be rewritten: let a trigger do what it does, and drop it"
+            yield Fault("triggers", True, text)
             continue
         text = (
             f"trigger {name} runs when rows are updated ({when[:100]}): what it refuses or changes "
@@ -489,6 +501,8 @@ def _problem(
             if count == 0:
                 return f"nothing is changed, without an error: {_hidden_by(live)}"
             status = conn.scalar(sa.select(t.cols().status).where(sent.which))
+            flag = sa.and_(sent.which, t.mine(t.cols(), sa.literal(row["claimed_by"])))
+            is_ours = conn.scalar(sa.select(sa.func.count()).select_from(t.message).where(flag))
     except DBAPIError as error:
         db.raise_lost(error)
         kind = trouble(error)
@@ -496,6 +510,8 @@ def _problem(
         return None if told or kind in (Trouble.RACE, Trouble.AGAIN) else reason_of(error)
     if status is None or int(status) != row["status"]:
         return f"its status is {status} then: {_hidden_by(live)}"
+    if row["status"] == 1 and not is_ours:
+        return f"its {t.names['claimed_by']} is not what was written: {_hidden_by(live)}"
     return None
 
 

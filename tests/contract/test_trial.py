@@ -281,6 +281,44 @@ IDS_OF_MARIADB = {
 }
 
 
+OTHER_OWNER = {
+    "sqlite": "CREATE TRIGGER owner AFTER UPDATE ON msgworker_message WHEN NEW.claimed_by <> 'x'"
+    " BEGIN UPDATE msgworker_message SET claimed_by = 'x' WHERE msg_id = NEW.msg_id; END",
+    "postgresql": "CREATE FUNCTION owner() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+    " NEW.claimed_by = CURRENT_USER; RETURN NEW; END $$; CREATE TRIGGER owner BEFORE UPDATE"
+    " ON msgworker_message FOR EACH ROW EXECUTE FUNCTION owner()",
+    "mariadb": "CREATE TRIGGER owner BEFORE UPDATE ON msgworker_message FOR EACH ROW"
+    " SET NEW.claimed_by = CURRENT_USER()",
+}
+
+
+@pytest.mark.requires("common_sql")
+def test_a_trigger_that_writes_another_owner_is_found(database, app):
+    """No flag would ever be ours."""
+    run(database, OTHER_OWNER[database.name])
+    (told,) = [one.text for one in needed(app)]
+    assert "claimed (status 1): its claimed_by is not what was written: a trigger (owner)" in told
+
+
+@pytest.mark.parametrize("does", ["ALSO SELECT 1", "INSTEAD NOTHING"])
+def test_a_rule_that_rewrites_updates_is_refused(postgresql, does):
+    """Also one of few rows: each claim fails."""
+    make_table(postgresql)
+    run(postgresql, f"CREATE RULE act AS ON UPDATE TO tb WHERE OLD.status = 9 DO {does}")
+    refused(App(postgresql.url, table=TABLE), "rule act rewrites updates")
+
+
+def test_an_unlogged_table_is_advised_against(postgresql):
+    make_table(postgresql)
+    run(postgresql, "ALTER TABLE tb SET UNLOGGED")
+    app = App(postgresql.url, table=TABLE)
+    app.create_schema()
+    (found,) = [one for one in app.ops.doctor() if "UNLOGGED" in one.text]
+    assert found.severity is Severity.ADVISED
+    run(postgresql, *found.fix)
+    assert not [one for one in app.ops.doctor() if "UNLOGGED" in one.text]
+
+
 @pytest.mark.requires("sequences", of="a sequence")
 @pytest.mark.requires("ids_of_triggers", of="trigger$")
 @pytest.mark.parametrize("case", IDS_OF_MARIADB)
