@@ -282,12 +282,13 @@ class Live:
     those of the table that take no index of ours, by `LAYOUTS`.
     partitions: name -> modulus of the parts of a table that is partitioned by the hash of the
     object, which takes them; None = it is not. strict: its columns hold to their types, on a
-    database where they need not. unlogged: a crash of the server empties it. error_codec, own_codec: see `db.codec_of`. policies: row-level
-    security decides which rows this login sees and changes: the names of the policies, and what
-    they let it do; None = it does not. tried: what a change of the type would do to the values of a
-    role's column, see `DryRun`. charsets: of the columns that do not take all of Unicode; "": of
-    all. reuses_ids: that of a deleted last row is given to the next one. replaces: the columns of
-    each UNIQUE by which a row that is written deletes the one with the same values.
+    database where they need not. unlogged: a crash of the server empties it. error_codec,
+    own_codec: see `db.codec_of`. policies: row-level security decides which rows this login sees
+    and changes: the names of the policies, and what they let it do; None = it does not. tried: what
+    a change of the type would do to the values of a role's column, see `DryRun`. charsets: of the
+    columns that do not take all of Unicode; "": of all. reuses_ids: that of a deleted last row is
+    given to the next one. replaces: the columns of each UNIQUE by which a row that is written
+    deletes the one with the same values.
     """
 
     spec: MessageTable

@@ -157,8 +157,8 @@ LAYOUTS = {
 
 def _unlogged(live: Live) -> Iterator[Fault]:
     if live.unlogged:
-        text = f"table {live.name} is UNLOGGED: a crash of the server deletes all of its messages, and "
-        text += "no standby has them"
+        text = f"table {live.name} is UNLOGGED: a crash of the server deletes all of its messages, "
+        text += "and no standby has them"
         yield Fault("storage", False, text, (live.database.drop_layout(live.name, "unlogged"),))
 
 

@@ -410,7 +410,7 @@ def test_an_older_server_is_asked_for_what_it_has(make_app, server, monkeypatch)
 
 REPLACING = [
     ("claimed_by TEXT UNIQUE ON CONFLICT REPLACE", "claimed_by"),
-    ("claimed_by TEXT, finished_at TEXT DEFAULT (time('now')) UNIQUE\non conflict replace", "finish"),
+    ("finished_at TEXT DEFAULT (time('now', '1 hour')) UNIQUE\non conflict replace", "finish"),
     ('claimed_by TEXT, UNIQUE ("objectID", status) ON CONFLICT REPLACE', "status"),
 ]
 
