@@ -287,8 +287,7 @@ class Live:
     and changes: the names of the policies, and what they let it do; None = it does not. tried: what
     a change of the type would do to the values of a role's column, see `DryRun`. charsets: of the
     columns that do not take all of Unicode; "": of all. reuses_ids: that of a deleted last row is
-    given to the next one. replaces: the columns of each UNIQUE by which a row that is written
-    deletes the one with the same values.
+    given to the next one. replaces: the columns of each UNIQUE by which a row deletes its equal.
     """
 
     spec: MessageTable

@@ -62,7 +62,7 @@ def still_mine(conn: Connection, t: Tables, ids: Iterable[int], *, me: str) -> s
 def moved_on(conn: Connection, t: Tables, nexts: Sequence[int], moved: int, *, me: str) -> set[int]:
     """Those of the next messages that are flagged by us now. moved: how many were to be. Raises
     FlagMissing if the database has kept some of those as they were, in whole or in part, or if
-    another lane of ours has the flag of one: somebody has given it another object meanwhile."""
+    another lane of ours has the flag of one, which was given another object meanwhile."""
     if moved == len(nexts) and not t.on_update:
         return set(nexts)
     flagged = still_mine(conn, t, nexts, me=me)
