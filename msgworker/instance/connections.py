@@ -514,7 +514,12 @@ class Connections:
             self.busy_since = time.monotonic()
             yield
         finally:
-            self._turns.__exit__(None, None, None)
+            while True:  # else all others wait until this thread asks for a turn again
+                try:
+                    self._turns.__exit__(None, None, None)
+                    break
+                except NO_MEMORY:
+                    time.sleep(TURN_SECONDS)
 
     @contextmanager
     def single(self) -> Iterator[Connection]:

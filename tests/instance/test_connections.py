@@ -111,3 +111,24 @@ def test_a_turn_that_a_thread_could_not_give_back_is_taken_from_it(waits: bool) 
         holder.end(gives=False)
     with turns:
         assert _taken(turns)
+
+
+def test_a_thread_that_runs_out_of_memory_while_it_gives_back_its_turn_gives_it_back(sqlite):
+    """Else all others would wait for it, and it may wait for them."""
+    failed: list[int] = []
+
+    class Hungry(FairLock):
+        def __exit__(self, *exc: object) -> None:
+            if not failed:
+                failed.append(1)
+                raise MemoryError
+            super().__exit__(*exc)
+
+    turns = Hungry()
+    link = Connections(sqlite.engine(), turns)
+    with link.transaction():
+        assert _taken(turns)
+    assert failed
+    turns.__exit__()  # that of `_taken`
+    assert not _taken(turns)
+    link.close()
