@@ -127,17 +127,17 @@ class DatabaseLocks(LockCentre):
         return [taken[name] for name in names if name in taken]
 
     def _take(self, names: Sequence[str], owner: str, ttl: float, begun: float) -> dict[str, Lease]:
-        claim_id = uuid.uuid4().hex
+        claim_id, asked = uuid.uuid4().hex, False
 
         def take(conn: Connection) -> dict[str, int]:
-            return locks.acquire(
+            nonlocal asked
+            again, asked = asked, True  # what was taken is committed, whatever has failed since
+            mine = locks.acquired(conn, self._tables, owner, claim_id) if again else {}
+            return mine or locks.acquire(
                 conn, self._tables, names, owner=owner, ttl_ms=_ms(ttl), claim_id=claim_id
             )
 
-        def was_taken(conn: Connection) -> dict[str, int]:
-            return locks.acquired(conn, self._tables, owner, claim_id) or take(conn)
-
-        found = self._run(take, seconds=ttl, in_doubt=was_taken)
+        found = self._run(take, seconds=ttl)
         return {
             name: Lease(name, owner, token, ttl, asked_at=begun) for name, token in found.items()
         }
