@@ -10,7 +10,7 @@ import os
 import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
@@ -533,8 +533,13 @@ class App(Declaring):
         tables = self._known.read(TABLES_SECONDS)
         connection = None if conn is None else connection_of(conn, self.engine)
 
-        def transaction() -> AbstractContextManager[Connection]:
-            return db.writing(self._own) if connection is None else nullcontext(connection)
+        @contextmanager
+        def transaction() -> Iterator[Connection]:
+            if connection is not None:
+                yield connection
+                return
+            with db.reaching(self._own), db.writing(self._own) as own:
+                yield own
 
         if isinstance(name, int):
             if (on_complete, on_dead, opened_by) != (None, "complete", None):
@@ -665,8 +670,13 @@ class App(Declaring):
             log.warning(text)
         some = topics is not None
         scope = self._scope(scope)
+
+        def make_setup() -> Setup:
+            with db.reaching(self._own):
+                return self._setup(chosen, chosen=some, scope=scope, loop=loop, threads=threads)
+
         worker = Worker(
-            lambda: self._setup(chosen, chosen=some, scope=scope, loop=loop, threads=threads),
+            make_setup,
             look=lambda: self._new_setup(self._known.now(), chosen, chosen=some),
         )
         with self._workers_lock:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from shlex import quote
 
 from msgworker.counted import plural
-from msgworker.db import connecting
+from msgworker.db import connecting, reaching
 from msgworker.errors import ExitCode, LocksUnavailable, MsgworkerError, RuleChanged
 from msgworker.instance.claiming.loop import Drain
 from msgworker.instance.counting import Patience, left_within, patience_of
@@ -572,9 +572,9 @@ class Worker(Working):
         """Count the unfinished messages of the table, or of a job, by what they wait for. Raises
         DatabaseUnavailable, SchemaError."""
         setup = self._look()
-        with connecting(setup.engine) as conn:
+        with reaching(setup.engine), connecting(setup.engine) as conn:
             jobs = controls.paused_jobs(conn, setup.tables)
-        with connecting(setup.engine) as conn:
+        with reaching(setup.engine), connecting(setup.engine) as conn:
             t = setup.tables
             within = None if job is None else Slice("job_id", (job,), exclusive=False)
             return left(conn, asking_jobs(t) if jobs else t, setup.asked(within=within))

@@ -62,6 +62,7 @@ LET_START_SECONDS = 0.01
 """On databases where a step locks the rule exclusively, this pause lets a starting instance in."""
 TRIES = 8
 KEY_TRIES = 3
+SHORT_TRIES = 3
 RULE_PATIENCE_SECONDS = 5.0
 
 
@@ -77,6 +78,22 @@ def check_all(locked: int, **done: int) -> None:
             f"{plural(locked, 'message')} locked, {did}; the step was rolled back. Does a trigger "
             "change rows of the table?"
         )
+
+
+def in_one(engine: sa.Engine, act: Callable[[Connection], T]) -> T:
+    """What `act` returns, in a transaction of its own, which is sent again where the database has
+    rolled it back; not on SQLite, which has waited for a minute by then. Raises
+    DatabaseUnavailable, SchemaError."""
+    tries, most = 1, 1 if db.of(engine).one_writer else SHORT_TRIES
+    while True:
+        try:
+            with db.reaching(engine), writing(engine) as conn:
+                return act(conn)
+        except DBAPIError as error:
+            if db.trouble(error) is not Trouble.AGAIN or tries == most:
+                raise
+        time.sleep(db.outage_pause(tries))
+        tries += 1
 
 
 class TooMany(Exception):
@@ -152,6 +169,7 @@ class RecordedOperation:
         self._progress = progress
         self.skips = Skips()
         self._worked_seconds = STEP_SECONDS
+        self._sent = Step()  # by the step whose COMMIT was last asked for
         self.pace = Pace(tables, rate)
 
     @property
@@ -162,9 +180,12 @@ class RecordedOperation:
     def begin(self) -> Operation:
         """Record it, if it is not recorded."""
         if self._op is None:
-            with db.reaching(self.engine), writing(self.engine) as conn:
+
+            def record(conn: Connection) -> Operation | None:
                 op_id = audit.begin(conn, self._tables, self._kind, self._by, self._asked)
-                self._op = audit.read(conn, self._tables, op_id)
+                return audit.read(conn, self._tables, op_id)
+
+            self._op = in_one(self.engine, record)
             assert self._op is not None
         return self._op
 
@@ -200,8 +221,9 @@ class RecordedOperation:
         start, most = 0, MOST_SIZE
         while start < len(ids):
             part = list(ids[start : start + min(most, self.pace.size)])
+            op_id = self.op.op_id  # if that cannot be recorded, no message is at fault
             try:
-                self.step(part[-1], partial(work, self.op.op_id, part))
+                self.step(part[-1], partial(work, op_id, part))
             except TooMany:
                 most = len(part) // 2
                 continue
@@ -270,6 +292,7 @@ class RecordedOperation:
             done = work(conn)
             # Without the COMMIT, whose duration does not depend on the number of changes.
             self._worked_seconds = time.monotonic() - begun
+            self._sent = done
             after = replace(
                 op,
                 steps=op.steps + 1,
@@ -311,7 +334,7 @@ class RecordedOperation:
         if now is None or now.steps != before.steps + 1:
             return None
         self._op = now
-        return Step(now.matched - before.matched, now.changed - before.changed)
+        return self._sent
 
     def end(self) -> Repaired:
         """Record its end; returns the counts, including those from before an interruption."""
@@ -417,10 +440,13 @@ class Writing(Looks):
         """
         self._who(actor, reason)
         self._ready()
-        with db.reaching(self._engine), writing(self._engine) as conn:
+
+        def sent(conn: Connection) -> Sent:
             msg_id = self._send(conn, topic, payload, **options)
             op_id = self.note_sent(conn, msg_id, topic=topic, actor=actor, reason=reason)
-        return Sent("send", msg_id, op_id)
+            return Sent("send", msg_id, op_id)
+
+        return in_one(self._engine, sent)
 
     def note_sent(
         self,
@@ -452,11 +478,14 @@ class Writing(Looks):
         if dry_run or not would:
             return Repaired(kind=kind, matched=int(would), changed=int(would), dry_run=dry_run)
         t = self._tables
-        with db.reaching(self._engine), writing(self._engine) as conn:
+
+        def once(conn: Connection) -> Repaired:
             op_id = audit.begin(conn, t, kind, by, {what: name})
             did = int(act(conn, t, name))
             audit.end(conn, t, op_id, changed=did)
-        return Repaired(kind=kind, op_id=op_id, matched=did, changed=did)
+            return Repaired(kind=kind, op_id=op_id, matched=did, changed=did)
+
+        return in_one(self._engine, once)
 
     def _asked(self, name: str, how: How, needs_reason: str | None = None) -> tuple[Who, bool]:
         """Who asks for the write of this name, and whether it is a dry run, which needs no reason;

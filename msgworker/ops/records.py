@@ -13,11 +13,10 @@ from sqlalchemy import Connection
 
 from msgworker import schedules
 from msgworker.config import nearest, whole
-from msgworker.db import reaching, writing
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.message import State
 from msgworker.ops.looks import MAX_PAGE
-from msgworker.ops.operation import Writing
+from msgworker.ops.operation import Writing, in_one
 from msgworker.ops.repairs import Repairs
 from msgworker.ops.results import How, OnProgress, Repaired
 from msgworker.producing import refuse_jobs
@@ -90,12 +89,11 @@ class Locking(Writing):
             op_id, t = None, self._tables
             if not t.missing & {"msgworker_operation", "msgworker_audit"}:
                 # before, so that the audit has an interrupted one
-                with reaching(self._engine), writing(self._engine) as conn:
-                    op_id = audit.begin(conn, t, KIND, by, asked)
+                op_id = in_one(self._engine, lambda conn: audit.begin(conn, t, KIND, by, asked))
             did = int(where.release(lease))
         if op_id is not None:
-            with reaching(self._engine), writing(self._engine) as conn:
-                audit.end(conn, t, op_id, changed=did, skipped=1 - did)
+            counts = {"changed": did, "skipped": 1 - did}
+            in_one(self._engine, lambda conn: audit.end(conn, t, op_id, **counts))
         return Repaired(kind=KIND, op_id=op_id, matched=1, changed=did, skipped=1 - did)
 
     def _centre(self, centre: LockCentre | None) -> AbstractContextManager[LockCentre]:
@@ -215,23 +213,20 @@ class Scheduling(Writing):
         DuplicateMessage, with overlap="skip", if one has not ended.
         """
         asked = self._asked("run_now", how)
-        sent: list[Any] = []
+        sent: list[messages.MessageInfo] = []
 
         def act(conn: Connection, t: Tables, row: Stored, now: datetime) -> bool:
             (values,) = schedules_store.rows_of(t, row, [now])
             with self._tracer.sending(row.topic) as sending:
                 sending.carry((values,), t.max_headers)
-                sent[:] = [schedules_store.send_now(conn, t, row, values)]
-                sending.sent(msg_id=sent[0])
+                msg_id = schedules_store.send_now(conn, t, row, values)
+                sending.sent(msg_id=msg_id)
+            # Before the COMMIT: after it an error would look as if nothing was sent.
+            sent[:] = filter(None, [messages.show(conn, t, msg_id)])
             return True
 
         done = self._change_schedule("run-schedule", name, asked, act)
-        if not sent:
-            return done
-        with self._reading() as (conn, t):
-            shown = messages.show(conn, t, sent[0])
-        sample = () if shown is None else (shown,)
-        return Repaired(kind=done.kind, op_id=done.op_id, matched=1, changed=1, sample=sample)
+        return replace(done, sample=tuple(sent))
 
     def delete_schedule(self, name: str, **how: Unpack[How]) -> Repaired:
         """Delete a schedule from the table; its messages stay. Where a program still declares it,

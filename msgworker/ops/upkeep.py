@@ -25,12 +25,13 @@ from msgworker.db import (
     reaching,
     reason_of,
     trouble,
+    unavailable,
     writing,
 )
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.message import State
 from msgworker.ops.looks import Clock, check_since, check_text, filter_of
-from msgworker.ops.operation import RecordedOperation, Step, Unchanged, Writing, check_all
+from msgworker.ops.operation import RecordedOperation, Step, Unchanged, Writing, check_all, in_one
 from msgworker.ops.results import How, OnProgress, Repaired, Skip, Skips, Why, rate_of
 from msgworker.ops.selection import PAGE, SAMPLE, DryRun
 from msgworker.schema.apply import add_columns
@@ -92,7 +93,7 @@ def open_archive(engine: sa.Engine, t: Tables, name: str | None) -> Archive | No
             into = purge.open_archive(conn, t, name)
     except DBAPIError as error:
         if trouble(error) is Trouble.LOST:
-            raise
+            raise unavailable(engine, error) from error
         raise SchemaError(f"the archive table {name} cannot be used: {reason_of(error)}") from error
     if into.lacking:
         adding = "; ".join(add_columns(engine.dialect, into.table, [c]) for c in into.lacking)
@@ -145,7 +146,7 @@ SWEPT_ROWS = 1_000
 
 def sweep(engine: sa.Engine, t: Tables) -> None:
     """Delete what is left of messages whose rows are gone; of a large table a part is looked at."""
-    with reaching(engine), connecting(engine) as conn:
+    with connecting(engine) as conn:
         begins = purge.begins(conn, t)
     for table, name, after in begins:
         with ignoring(Trouble.AGAIN, Trouble.REFUSED):
@@ -180,6 +181,12 @@ class HeldMessages:
     def lives(self) -> bool:
         """Whether its lease is live and not taken over."""
         return self.lease is not None and bool(self.lease.live) and self.lease.taken_by is None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has no messages, and nobody needs to take its lease over."""
+        one = self.lease
+        return not self.ids and (one is None or (bool(one.live) and one.taken_by is not None))
 
 
 def held_by(clock: Clock, engine: sa.Engine, t: Tables, instance: object) -> HeldMessages:
@@ -240,12 +247,13 @@ def take_over(engine: sa.Engine, t: Tables, held: HeldMessages) -> str | None:
     me = f"ops-{uuid.uuid4().hex}"
     alive_seconds = max(0.0, (seen.expires_at - seen.renewed_at).total_seconds())
     ttl = alive_seconds + HOLD_SECONDS
-    with reaching(engine), writing(engine) as conn:
+
+    def take(conn: Connection) -> bool:
         if held.lives:
-            won = lease.take_over_live(conn, t, seen.name, me=me, ttl=ttl)
-        else:
-            won = lease.take_over(conn, t, seen, me=me, ttl=ttl)
-    if not won:
+            return lease.take_over_live(conn, t, seen.name, me=me, ttl=ttl)
+        return lease.take_over(conn, t, seen, me=me, ttl=ttl)
+
+    if not in_one(engine, take):
         raise MsgworkerError(
             f"instance {seen.name} has renewed its lease, or is being recovered by another "
             "instance meanwhile; check with `msgworker instances`"
@@ -388,11 +396,12 @@ class Upkeep(Writing):
         by, dry_run = self._asked("release", how)
         t = self._tables
         held = held_by(self._clock, self._engine, t, instance)
-        refuse_living(held, force)
+        if not held.is_over:
+            refuse_living(held, force)
         if dry_run:
             return self._counted("release", DryRun(held.ids, len(held.ids)))
         self._ready()
-        if held.lease is None and not held.ids:
+        if held.is_over:
             return Repaired(kind="release")
         asked = {"instance": instance, "force": force, "lived": held.lives}
         op = self._operation("release", by, asked, progress=progress)
@@ -402,10 +411,13 @@ class Upkeep(Writing):
         except MsgworkerError:  # another process was faster: end the recorded operation
             op.end()
             raise
-        all_free = give_back(op, t, held, by)
-        if me is not None:
-            with writing(self._engine) as conn:  # what is left needs recovery, and so the lease
-                (lease.drop if all_free else lease.leave)(conn, t, instance, taken_by=me)
+        all_free = False
+        try:
+            all_free = give_back(op, t, held, by)
+        finally:
+            if me is not None:  # what is left needs recovery, and so the lease
+                over = lease.drop if all_free else lease.leave
+                in_one(self._engine, lambda conn: over(conn, t, instance, taken_by=me))
         return op.end()
 
     def release_nobody(
@@ -508,8 +520,9 @@ class Upkeep(Writing):
         op = self._operation("purge", by, asked, interrupted, rate=pace, progress=progress)
         op.begin()
         purge_all(op, t, old, into)
-        forget(self._engine, self._tables, before, self._history_seconds or HISTORY_SECONDS)
-        sweep(self._engine, self._tables)
+        with reaching(self._engine):
+            forget(self._engine, self._tables, before, self._history_seconds or HISTORY_SECONDS)
+            sweep(self._engine, self._tables)
         return op.end()
 
     # ------------------------------------------------------------ pause
@@ -549,6 +562,8 @@ class Upkeep(Writing):
         try:
             return self._at_once(kind, asked, "topic", topic, act, would)
         except IntegrityError:  # another process pauses it at the same moment
+            if (topic in self._read(recorded)) is there:
+                raise
             return Repaired(kind=kind)
 
     def remove_limit(self, topic: str, **how: Unpack[How]) -> Repaired:

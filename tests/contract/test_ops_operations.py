@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from functools import partial
 
@@ -9,12 +10,17 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, ConfigError, DatabaseUnavailable, MsgworkerError, SchemaError
-from msgworker.ops import operation, results
+from msgworker.ops import operation, results, upkeep
 from msgworker.ops.results import Why
+from msgworker.queries import messages
+from msgworker.schema import known
+from msgworker.store import audit, jobs, lease
 from msgworker.table import Need, own_tables
+from tests.support.leases import leases
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, Cut, audited, cut_after, many_dead, put
-from tests.support.refusing import refuse
+from tests.support.refusing import LOST, ROLLED_BACK, fails_once, refuse
 from tests.support.rows import edit, send
+from tests.support.timers import ticks_of, timer
 
 
 def test_every_change_is_in_the_audit(app):
@@ -263,3 +269,85 @@ def test_a_release_leaves_out_a_row_that_the_database_refuses(app):
     done = app.ops.release_nobody(any_age=True)
     assert (done.matched, done.changed, done.skipped) == (21, 20, 1)
     assert [(skip.msg_id, skip.why) for skip in done.skips] == [(ids[20], Why.REFUSED)]
+
+
+# --- A statement of an operation fails; proof/oracle/test_nth.py lets each of them fail.
+
+
+def test_an_operation_that_cannot_be_recorded_now_blames_no_message(app, table, monkeypatch):
+    """It is sent again where the database has rolled it back, as are those of one transaction."""
+    (dead,) = put(app, ("a", FAILED))
+    waits = app.tables.database.one_writer  # for a minute, so that it is not sent again
+    for act in (lambda: app.ops.discard(dead, reason="twin"), lambda: app.ops.pause("t")):
+        fails_once(monkeypatch, audit, "begin", ROLLED_BACK)
+        if waits:
+            with pytest.raises(sa.exc.OperationalError):
+                act()
+        done = act()
+        assert (done.changed, done.skipped) == (1, 0)
+    assert table.one("last_error").startswith("discarded")
+
+
+def test_a_pause_that_cannot_be_recorded_is_not_told_as_done_before(app, monkeypatch):
+    refused = sa.exc.IntegrityError("", {}, sqlite3.IntegrityError("CHECK constraint failed"))
+    fails_once(monkeypatch, audit, "begin", refused)
+    with pytest.raises(sa.exc.IntegrityError):
+        app.ops.pause("t")
+    assert app.ops.pause("t") == 1
+
+
+def test_what_was_left_alone_is_told_though_the_commit_got_no_answer(sqlite_app, monkeypatch):
+    ids = put(sqlite_app, ("a", FAILED), ("b", DONE))
+    assert sqlite_app.ops.pauses() == []  # the tables are read
+    with monkeypatch.context() as patch:
+        commits = sqlite_app.engine.dialect.do_commit
+
+        def lose(conn: object) -> None:
+            commits(conn)
+            if sqlite_app.ops.audit() and audited(sqlite_app):
+                patch.undo()
+                raise LOST.orig
+
+        patch.setattr(sqlite_app.engine.dialect, "do_commit", lose)
+        done = sqlite_app.ops.discard(ids, reason="twin")
+    assert (done.changed, done.skipped, done.why) == (1, 1, ((Why.ENDED, 1),))
+
+
+def test_a_message_of_a_schedule_that_cannot_be_shown_is_not_sent(app, monkeypatch):
+    """Else it would be sent twice by who gives the command again."""
+    app.add_handler("t", lambda msg: None)
+    app.every("1h", topic="t", name="hourly")
+    timer(app).ended()
+    fails_once(monkeypatch, messages, "show", LOST)
+    with pytest.raises(DatabaseUnavailable):
+        app.ops.run_now("hourly")
+    assert ticks_of(app) == []
+    assert app.ops.run_now("hourly").sample[0].topic == "t"
+    assert len(ticks_of(app)) == 1
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_release_that_fails_can_be_given_again_at_once(app, table, monkeypatch, after):
+    """Its lease is left to who comes next."""
+    put(app, ("a", RUNNING), claimed_by="gone-1")
+    with app.engine.begin() as conn:
+        lease.register(conn, app.tables, "gone-1", ttl=-1.0)
+    fails_once(monkeypatch, upkeep, "give_back", LOST, after=after)
+    with pytest.raises(sa.exc.OperationalError):
+        app.ops.release("gone-1")
+    assert app.ops.release("gone-1") == (0 if after else 1)
+    assert table.statuses == [FAILED]
+    assert leases(app) == {}
+
+
+def test_a_lost_connection_has_an_error_of_ours_wherever_it_is_lost(app, monkeypatch):
+    app.add_handler("t", lambda msg: None)
+    for module, name, act in (
+        (jobs, "open_job", lambda: app.job("j")),
+        (known, "check_fit", lambda: app.drain(linger=0)),
+        (upkeep, "forget", lambda: app.ops.purge("1d")),
+    ):
+        fails_once(monkeypatch, module, name, LOST)
+        with pytest.raises(DatabaseUnavailable, match="disk I/O"):
+            act()
+        act()
