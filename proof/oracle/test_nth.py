@@ -15,7 +15,7 @@ from msgworker import App
 from msgworker.db import errors
 from proof.oracle.ended import Ended
 from proof.oracle.faults import Faults, Place, faults
-from proof.oracle.trial import KINDS, Kind, attempt
+from proof.oracle.trial import ACTS, KINDS, Kind, act, attempt
 from tests.plugin import Database, _ready
 
 LOST = ("ORA-03113", "ORA-12541", "ORA-01034", "ORA-25408", "DPY-4011")
@@ -35,6 +35,7 @@ PLACES: dict[str, tuple[Place, ...]] = {
     "mariadb": ("statement",),
     "sqlite": ("statement",),
 }
+OPERATED = ("sqlite", "mariadb", "postgresql")
 MOST = 200
 
 
@@ -85,6 +86,33 @@ def test_whichever_statement_of_a_run_fails_its_outcome_is_the_same(
             break
     assert not reached
     assert nth > (8 if "commit" not in place else 3), "the run has hardly a statement"
+    assert found == {}, "\n".join(f"{n}: {wrong}" for n, wrong in found.items())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("on", "place"),
+    [(name, place) for name, places in PLACES.items() for place in places[-2:] if name in OPERATED],
+    indirect=["on"],
+)
+@pytest.mark.parametrize("name", ACTS)
+def test_whichever_statement_of_an_act_fails_it_is_done_once_and_told(
+    on: Database, name: str, place: Place
+) -> None:
+    app, found = App(on.url), dict[int, list[str]]()
+    expected = act(app, name, None)[2]
+    for nth in range(1, MOST):
+        reached, wrong, (said, at_the_end) = act(app, name, plan_of(on, place, nth))
+        if at_the_end != expected[1]:
+            wrong.append(f"at the end: {at_the_end}, not {expected[1]}")
+        if said is not None and said != expected[0]:
+            wrong.append(f"it has returned {said}, not {expected[0]}")
+        if wrong:
+            found[nth] = wrong
+        if not reached:
+            break
+    assert not reached
+    assert nth > 1
     assert found == {}, "\n".join(f"{n}: {wrong}" for n, wrong in found.items())
 
 

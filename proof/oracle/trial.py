@@ -1,4 +1,5 @@
-"""A few messages, handled while the n-th statement or COMMIT of the run fails; then judged.
+"""A few messages, handled while the n-th statement or COMMIT of the run fails, and what operators
+and producers do; then judged.
 
 The judgement knows nothing of the error or of the database: whatever has failed, the outcome is
 the same.
@@ -9,15 +10,23 @@ from __future__ import annotations
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
 
 import sqlalchemy as sa
 
 from msgworker import App, Context, Message
 from msgworker.db import Trouble, trouble
+from msgworker.errors import MsgworkerError
+from msgworker.ops.results import Repaired
+from msgworker.store import lease
+from msgworker.table import JOB_TABLE, OWN, PAUSE, SCHEDULE
+from msgworker.table.build import LEASE
 from tests.ready import EFFECTS
+from tests.support.ops import DONE, FAILED, NEW, RUNNING, put
+from tests.support.timers import timer
 
 Kind = Literal["plain", "transactional", "failing", "fan-out", "group", "chain"]
 KINDS: tuple[Kind, ...] = ("plain", "transactional", "failing", "fan-out", "group", "chain")
@@ -143,3 +152,120 @@ def _judged(app: App, kind: Kind, seen: Seen, sent: list[Any]) -> list[str]:
     wrong += [f"two of {one} at once" for one in seen.overlaps]
     wrong += [f"{one}: {ids}" for one, ids in seen.order.items() if ids != sorted(ids)]
     return wrong
+
+
+# --- What operators and producers do, while a statement fails.
+
+Do = Callable[[App, dict[str, Any]], Any]
+BY: dict[str, Any] = {"actor": "me", "reason": "why"}
+OLD = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+def _states(app: App) -> dict[str, Any]:
+    """A message or more in each state; some were held by an instance that is gone."""
+    rows = (("a", DONE), ("a", FAILED), ("a", NEW), ("b", FAILED), (None, FAILED), ("d", NEW))
+    ids = put(app, *rows, payload="1", created_at=OLD, finished_at=OLD)
+    put(app, ("e", RUNNING), ("f", RUNNING), claimed_by="gone-1")
+    put(app, ("g", RUNNING), claimed_by=None)
+    with app.engine.begin() as conn:
+        lease.register(conn, app.tables, "gone-1", ttl=-1.0)
+        app.send(conn, "t", 1, object_id="h", unique_key="k")
+        job = app.job("j", conn=conn, on_complete="over")
+        app.send(conn, "t", object_id="i", job=job)
+    app.ops.pause("paused", **BY)
+    return {"ids": ids, "one": ids[3], "new": ids[5], "job": job.job_id}
+
+
+def _schedules(app: App) -> dict[str, Any]:
+    if not app.schedules:
+        app.add_handler("tick", lambda msg: None)
+        app.every("1h", topic="tick", name="s")
+    timer(app).ended()
+    return {}
+
+
+def _replaced(app: App, given: dict[str, Any]) -> Any:
+    with app.engine.begin() as conn:
+        conn.execute(EFFECTS.insert(), {"msg_id": 1})
+        app.send(conn, "t", 2, object_id="h", unique_key="k", on_duplicate="replace")
+        with app.job("k", conn=conn, on_complete="over") as job:
+            app.send_many(conn, "t", [(1, "x"), (2, "y", "l")], job=job)
+
+
+ACTS: dict[str, tuple[Callable[[App], dict[str, Any]], Do]] = {
+    "rerun": (_states, lambda app, g: app.ops.rerun(g["ids"], **BY)),
+    "rerun more": (
+        _states,
+        lambda app, g: app.ops.rerun(g["ids"], with_successors=True, also_done=True, **BY),
+    ),
+    "discard": (_states, lambda app, g: app.ops.discard(g["one"], **BY)),
+    "cancel": (_states, lambda app, g: app.ops.cancel(topic="t", **BY)),
+    "edit": (_states, lambda app, g: app.ops.edit(g["new"], payload=[2], **BY)),
+    "acknowledge": (_states, lambda app, g: app.ops.acknowledge(g["ids"], **BY)),
+    "release": (_states, lambda app, g: app.ops.release("gone-1", **BY)),
+    "release nobody": (_states, lambda app, g: app.ops.release_nobody(any_age=True, **BY)),
+    "purge": (_states, lambda app, g: app.ops.purge("1h", dead=True, **BY)),
+    "ops.send": (_states, lambda app, g: app.ops.send("t", object_id="z", **BY).op_id > 0),
+    "pause": (_states, lambda app, g: app.ops.pause("t", **BY)),
+    "resume": (_states, lambda app, g: app.ops.resume("paused", **BY)),
+    "cancel job": (_states, lambda app, g: app.ops.cancel_job(g["job"], **BY)),
+    "seal": (_states, lambda app, g: app.job(g["job"]).seal()),
+    "send": (_states, _replaced),
+    "run now": (_schedules, lambda app, g: app.ops.run_now("s", **BY)),
+    "pause schedule": (_schedules, lambda app, g: app.ops.pause_schedule("s", **BY)),
+}
+IN_PARTS = ("cancel job", "purge", "release")
+"""Of several transactions: one that fails leaves what is done, and the next call does the rest."""
+
+
+def act(app: App, name: str, plan: Plan | None) -> tuple[bool, list[str], Any]:
+    """The same of one act: what it has returned is what the tables show; where it has raised, they
+    are as before or as after it, and it can be done again. The third: what was returned, and how
+    they are at the end. plan: None = nothing fails."""
+    _empty(app)
+    prepare, do = ACTS[name]
+    given, wrong, said = prepare(app), list[str](), None
+    before = _standing(app)
+    with nullcontext() if plan is None else plan(app) as fault:
+        try:
+            said = _said(do(app, given))
+        except Exception as error:
+            ours = isinstance(error, MsgworkerError) or trouble(error) is Trouble.AGAIN
+            if not ours and name != "send":  # which is in the user's transaction
+                wrong.append(f"raised {type(error)}: {error}")
+            left = _standing(app)
+            do(app, given)
+            if left not in (before, _standing(app)) and name not in IN_PARTS:
+                wrong.append(f"a half is left: {left}")
+    return fault is not None and fault.raised > 0, wrong, (said, _standing(app))
+
+
+def _empty(app: App) -> None:
+    t = app.tables
+    with app.engine.begin() as conn:
+        conn.execute(sa.delete(t.lease).where(t.lease.c.kind == "instance"))
+        for table in (*(one.of(t) for one in OWN if one is not LEASE), EFFECTS, t.message):
+            conn.execute(sa.delete(table))
+
+
+def _said(returned: Any) -> Any:
+    if isinstance(returned, Repaired):
+        return returned.matched, returned.changed, returned.skipped, returned.why, returned.changes
+    return returned
+
+
+def _standing(app: App) -> list[Any]:
+    """What stands in the tables, without ids and instants."""
+    t = app.tables
+    m, job, one = t.cols(), JOB_TABLE.of(t).c, SCHEDULE.of(t).c
+    where = (m.topic, m.object_id, m.payload, m.status, m.error_try_times, m.unique_key)
+    held, sealed, over = (c.is_not(None) for c in (m.claimed_by, job.sealed_at, job.cancelled_at))
+    queries = (
+        sa.select(*where, held, m.last_error).order_by(m.msg_id),
+        sa.select(PAUSE.of(t).c.topic).order_by(PAUSE.of(t).c.topic),
+        sa.select(job.name, sealed, over).order_by(job.job_id),
+        sa.select(one.paused_by),
+        sa.select(EFFECTS.c.msg_id),
+    )
+    with app.engine.connect() as conn:
+        return [[tuple(row) for row in conn.execute(query)] for query in queries]
