@@ -182,12 +182,6 @@ class HeldMessages:
         """Whether its lease is live and not taken over."""
         return self.lease is not None and bool(self.lease.live) and self.lease.taken_by is None
 
-    @property
-    def is_over(self) -> bool:
-        """Whether it has no messages, and nobody needs to take its lease over."""
-        one = self.lease
-        return not self.ids and (one is None or (bool(one.live) and one.taken_by is not None))
-
 
 def held_by(clock: Clock, engine: sa.Engine, t: Tables, instance: object) -> HeldMessages:
     """The messages of an instance now; raises ConfigError, SchemaError, TookTooLong."""
@@ -207,13 +201,13 @@ def held_by(clock: Clock, engine: sa.Engine, t: Tables, instance: object) -> Hel
 
 
 def refuse_living(held: HeldMessages, force: bool) -> None:
-    """Raise MsgworkerError if it is alive and not forced, or is being recovered."""
+    """Raise MsgworkerError if it is alive and not forced, or if its messages are recovered."""
     one, who = held.lease, f"instance {held.instance_id}"
     if one is None or not one.live:
         return
-    if one.taken_by is not None:
+    if one.taken_by is not None and held.ids:
         raise MsgworkerError(f"{who} is being recovered by {one.taken_by} already; wait for it")
-    if force:
+    if force or one.taken_by is not None:
         return
     if one.served.stopped:
         raise MsgworkerError(
@@ -247,13 +241,10 @@ def take_over(engine: sa.Engine, t: Tables, held: HeldMessages) -> str | None:
     me = f"ops-{uuid.uuid4().hex}"
     alive_seconds = max(0.0, (seen.expires_at - seen.renewed_at).total_seconds())
     ttl = alive_seconds + HOLD_SECONDS
-
-    def take(conn: Connection) -> bool:
-        if held.lives:
-            return lease.take_over_live(conn, t, seen.name, me=me, ttl=ttl)
-        return lease.take_over(conn, t, seen, me=me, ttl=ttl)
-
-    if not in_one(engine, take):
+    take: Callable[..., bool] = partial(lease.take_over, seen=seen)
+    if held.lives:
+        take = partial(lease.take_over_live, name=seen.name)
+    if not in_one(engine, lambda conn: take(conn, t, me=me, ttl=ttl)):
         raise MsgworkerError(
             f"instance {seen.name} has renewed its lease, or is being recovered by another "
             "instance meanwhile; check with `msgworker instances`"
@@ -396,12 +387,12 @@ class Upkeep(Writing):
         by, dry_run = self._asked("release", how)
         t = self._tables
         held = held_by(self._clock, self._engine, t, instance)
-        if not held.is_over:
-            refuse_living(held, force)
+        refuse_living(held, force)
         if dry_run:
             return self._counted("release", DryRun(held.ids, len(held.ids)))
         self._ready()
-        if held.is_over:
+        one = held.lease
+        if not held.ids and (one is None or (one.live and one.taken_by is not None)):
             return Repaired(kind="release")
         asked = {"instance": instance, "force": force, "lived": held.lives}
         op = self._operation("release", by, asked, progress=progress)

@@ -275,7 +275,7 @@ def test_who_stands_still_in_the_middle_of_an_acquire_keeps_no_row_locked(far):
 
 
 def test_a_lock_that_was_taken_is_had_though_its_token_could_not_be_read(far, monkeypatch):
-    """A limit of the server may end that statement alone: nobody would know of the lock."""
+    """A limit of the server may end that statement alone: its owner would not know of the lock."""
     if far.kind in ("redis", "zookeeper"):
         pytest.skip("one request")
     from msgworker.store import locks as statements
