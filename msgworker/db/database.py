@@ -735,6 +735,9 @@ class Database:
         """The statement that drops a CHECK; () if it has no name."""
         return (at.alter(f"DROP CONSTRAINT {at.quoted}"),) if at.name else ()
 
+    def check_schema(self, schema: str | None) -> None:
+        """Raise SchemaError for one whose tables cannot be used."""
+
     def drop_layout(self, table: str, layout: str) -> str:
         """The statement that turns a table with a `layout` (see Trait) into a plain one with all
         that it holds; "" if there is none."""

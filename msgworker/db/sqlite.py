@@ -33,7 +33,7 @@ from msgworker.db.database import (
     own_dialect,
 )
 from msgworker.db.servers import note_rolled_back
-from msgworker.errors import ConfigError, HandlerMisuse
+from msgworker.errors import ConfigError, HandlerMisuse, SchemaError
 from msgworker.logs import logger
 from msgworker.payload import BEGINNING
 
@@ -209,6 +209,13 @@ class SQLite(Database):
         is_text = sa.func.typeof(column) == sa.literal_column("'text'")
         by = sa.func.lower(column) if fold == "lower" else sa.func.rtrim(column)
         return sa.case((is_text, by), else_=column)
+
+    def check_schema(self, schema: str | None) -> None:
+        if (schema or "main").lower() != "main":
+            raise SchemaError(
+                f"{schema} is another file, with which an outcome and what its handler has written "
+                "are not committed as one: give the App that file"
+            )
 
     # --- The server, which is none.
 

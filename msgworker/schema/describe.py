@@ -106,8 +106,7 @@ def is_unique(inspector: Inspector, spec: MessageTable, column: str) -> bool:
 
 
 def check_names(spec: MessageTable, database: Database) -> None:
-    names = (*spec.names().values(), *dict(spec.where))
-    for name in (spec.schema or "", spec.bare_name, *names):
+    for name in (spec.schema or "", spec.bare_name, *spec.names().values(), *dict(spec.where)):
         if len(name.encode()) > database.max_name:
             most = f"{database.max_name} bytes that {database.name} takes"
             raise SchemaError(f"the name {name} is longer than the {most}")
@@ -122,6 +121,7 @@ def find(inspector: Inspector, spec: MessageTable) -> MessageTable | None:
             raise
         text = f"schema {spec.schema} cannot be looked at: {reason_of(error)}"
         raise SchemaError(text) from error
+    db.of(on(inspector)).check_schema(spec.schema)
     if spec.bare_name in names:
         return spec
     same = [name for name in names if name.lower() == spec.bare_name.lower()]
@@ -279,15 +279,15 @@ class Live:
 
     fold: how ids that differ may be one to the database, see `db.fold_of`. checks: those that
     refuse what we write. triggers: name and when, of all, and of rules of PostgreSQL. layouts:
-    those of the table that take no index of ours, by `LAYOUTS`.
-    partitions: name -> modulus of the parts of a table that is partitioned by the hash of the
-    object, which takes them; None = it is not. strict: its columns hold to their types, on a
-    database where they need not. unlogged: a crash of the server empties it. error_codec,
-    own_codec: see `db.codec_of`. policies: row-level security decides which rows this login sees
-    and changes: the names of the policies, and what they let it do; None = it does not. tried: what
-    a change of the type would do to the values of a role's column, see `DryRun`. charsets: of the
-    columns that do not take all of Unicode; "": of all. reuses_ids: that of a deleted last row is
-    given to the next one. replaces: the columns of each UNIQUE by which a row deletes its equal.
+    those of the table that take no index of ours, by `LAYOUTS`. partitions: name -> modulus of the
+    parts of a table that is partitioned by the hash of the object, which takes them; None = it is
+    not. strict: its columns hold to their types, on a database where they need not. unlogged: a
+    crash of the server empties it. error_codec, own_codec: see `db.codec_of`. policies: row-level
+    security decides which rows this login sees and changes: the names of the policies, and what
+    they let it do; None = it does not. tried: what a change of the type would do to the values of a
+    role's column, see `DryRun`. charsets: of the columns that do not take all of Unicode; "": of
+    all. reuses_ids: that of a deleted last row is given to the next one. replaces: the columns of
+    each UNIQUE by which a row deletes its equal.
     """
 
     spec: MessageTable

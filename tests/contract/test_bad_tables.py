@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 
 import pytest
+import sqlalchemy as sa
 from tenacity.wait import wait_none
 
 from msgworker import App, ConfigError, Context, Message, MessageTable, SchemaError
@@ -87,6 +88,23 @@ def test_a_table_that_has_become_partitioned_is_refused_at_the_start(postgresql)
     again = App(postgresql.url)
     with pytest.raises(SchemaError, match=r"has partitions.*`msgworker ddl pkg.module:app "):
         _ = again.tables
+
+
+def test_a_table_in_an_attached_file_is_refused(sqlite, tmp_path):
+    """SQLite commits several files one by one; and its indexes were looked for in the first."""
+    engine = sqlite.engine()
+    sa.event.listen(engine, "connect", lambda raw, _: raw.execute(f"ATTACH '{tmp_path}/b' AS b"))
+    run(sqlite, "CREATE TABLE main.tb (x)")
+    with engine.begin() as conn:
+        conn.exec_driver_sql(
+            "CREATE TABLE b.tb_cus_msg (msgID INTEGER PRIMARY KEY AUTOINCREMENT, objectID TEXT,"
+            " status INTEGER DEFAULT 0, errorTryTimes INTEGER DEFAULT 0)"
+        )
+    app = App(engine, table=SEED.replace(name="b.tb_cus_msg"))
+    for act in (app.create_schema, lambda: app.tables, app.ops.doctor):
+        with pytest.raises(SchemaError, match="give the App that file"):
+            act()
+    App(engine, table=MessageTable("main.messages")).create_schema()
 
 
 def test_a_column_that_nobody_fills_stops_producers_only(database, make_app):
