@@ -503,7 +503,12 @@ def build_tables(
     generated = (present or {}).get(OPEN_OBJECT + spec.part + spec.rule)
     made_as = getattr(generated, "collation", None)
     kind = (present or {}).get(names.get("object_id", ""))
-    if made_as == database.key_collation and made_as != getattr(kind, "collation", None):
+    is_text = isinstance(kind, sa.String)  # else its values have no collation that could differ
+    if (
+        is_text
+        and made_as == database.key_collation
+        and made_as != getattr(kind, "collation", None)
+    ):
         facts |= {"key_collation": made_as, "fold": None}
     own = _own(spec.schema, database)
     tables = indexing(database)(

@@ -21,6 +21,7 @@ from msgworker.instance.worker import Report
 from msgworker.queries.explain import Waits
 from msgworker.queries.remaining import Left
 from msgworker.store.candidates import Candidate
+from tests.support.doctor import run
 from tests.support.odd_rows import assert_all_others_ran, drain
 from tests.support.rows import Table, send
 from tests.support.waiting import until
@@ -237,6 +238,25 @@ def test_a_trigger_that_writes_to_a_table_that_is_gone_costs_only_its_row(
         assert (report.left, report.refused) == (1, 1)
     else:
         assert "gone" in (app.ops.show(bad).last_error or "")
+
+
+def test_a_trigger_that_wants_what_another_has_locked_costs_only_its_row(postgresql, taken):
+    """Until it is free."""
+    app = App(postgresql.url)
+    app.create_schema()
+    good = send(app, *(f"o{i % 5}" for i in range(20)))
+    bad = send(app, "bad", "bad")
+    run(app, "CREATE TABLE customer (id VARCHAR(20) PRIMARY KEY)")
+    run(app, "INSERT INTO customer VALUES ('bad')")
+    lock = "PERFORM 1 FROM customer WHERE id = NEW.object_id FOR UPDATE NOWAIT"
+    refuse(app, postgresql, "flag", by=lock)
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql("SELECT * FROM customer FOR UPDATE").all()
+        report = drain(app, taken, time_limit=15)
+    assert_all_others_ran(taken, good)
+    assert (report.done, report.left) == (20, 2)
+    assert drain(app, taken).done == 2
+    assert [m.msg_id for m in taken][-2:] == bad
 
 
 def test_a_trigger_that_cannot_run_is_found_at_the_start(sqlite):

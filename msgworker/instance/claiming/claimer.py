@@ -389,7 +389,7 @@ class Claimer:
             try:
                 rows, tried = self._flag_once(limit, together, me)
             except (claim.LeftAlone, DBAPIError) as error:
-                if trouble(error) not in claim.OF_A_ROW:
+                if not self._may_be_of_a_row(error):
                     raise
                 rows, tried = self._flag_apart(limit, together, me)
         if alone:
@@ -404,7 +404,7 @@ class Claimer:
         try:
             return self._flag_once(limit, candidates, me, apart=True)
         except DBAPIError as error:  # one has ended the whole transaction, or is refused at its end
-            if trouble(error) not in claim.OF_A_ROW:
+            if not self._may_be_of_a_row(error):
                 raise
         rows = list[Row]()
         for one in candidates:
@@ -413,10 +413,16 @@ class Claimer:
             except claim.LeftAlone:
                 self._record_tried([one], {}, {one.msg_id})
             except DBAPIError as error:
-                if trouble(error) not in claim.OF_A_ROW:
+                if not self._may_be_of_a_row(error):
                     raise
                 self._record_tried([one], {one.msg_id: error}, ())
         return rows, candidates
+
+    def _may_be_of_a_row(self, error: BaseException) -> bool:
+        """A trigger may want what others have locked; the other rows need not wait for that."""
+        kind = trouble(error)
+        wants_lock = kind is Trouble.AGAIN and bool(self._setup.tables.on_update)
+        return wants_lock or kind in claim.OF_A_ROW
 
     def _flag_once(
         self, limit: str | None, candidates: list[Candidate], me: str, *, apart: bool = False
@@ -468,8 +474,9 @@ class Claimer:
             if error is None:  # only lost: it stays counted until it is a suspect
                 if one.msg_id in kept or self._refused_rows.suspects(one):
                     self._refused_rows.record(one, KEPT if one.msg_id in kept else None)
-            # A race may have been lost by the guard: no refusal, unless it happens every time.
-            elif trouble(error) is not Trouble.RACE or self._refused_rows.suspects(one):
+            # A race may have been lost by the guard, or a lock is held for a moment: no refusal,
+            # unless it happens every time.
+            elif trouble(error) is Trouble.OTHER or self._refused_rows.suspects(one):
                 self._refused_rows.record(one, without(reason_of(error), self._secrets))
 
     # ------------------------------------------------------------ the runs behind the heads
