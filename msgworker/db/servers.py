@@ -178,6 +178,8 @@ def refuse_rest(conn: sa.Connection) -> None:
     would be committed."""
     error, transaction = vars(conn).get(_ROLLED_BACK, (None, None))
     if error is not None and transaction is conn.get_transaction():
+        with suppress(Exception):  # it is lost
+            conn.connection.rollback()  # SQLAlchemy takes it for ended, and gives it back so
         raise error
 
 

@@ -252,3 +252,22 @@ def test_an_error_that_ends_the_transaction_leaves_one_open(tmp_path):
         begun.rollback()
     with app.engine.connect() as conn:
         assert conn.exec_driver_sql("SELECT x FROM t").scalars().all() == [1]
+
+
+def test_a_commit_that_is_refused_leaves_nothing_open(tmp_path):
+    """The connection goes back to its pool, and would hold the lock of the one writer there."""
+    app = App(f"sqlite:///{tmp_path}/own.db")
+    app.create_schema()
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql("CREATE TABLE t (x INTEGER UNIQUE ON CONFLICT ROLLBACK)")
+        conn.exec_driver_sql("INSERT INTO t VALUES (1)")
+    with app.engine.connect() as conn:
+        with pytest.raises(sa.exc.IntegrityError):
+            conn.exec_driver_sql("INSERT INTO t VALUES (1)")
+        conn.exec_driver_sql("INSERT INTO t VALUES (2)")
+        with pytest.raises(sa.exc.IntegrityError):
+            conn.commit()
+    with sqlite3.connect(tmp_path / "own.db", timeout=0) as other:
+        other.execute("INSERT INTO t VALUES (3)")
+    with app.engine.begin() as conn:
+        assert conn.exec_driver_sql("SELECT x FROM t").scalars().all() == [1, 3]
