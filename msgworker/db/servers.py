@@ -175,9 +175,11 @@ def take_rolled_back(conn: sa.Connection) -> BaseException | None:
 def refuse_rest(conn: sa.Connection) -> None:
     """Called before a COMMIT: raise the error with which the database has ended the transaction,
     although a savepoint has hidden it or code of ours has gone on. Only the statements since then
-    would be committed."""
+    would be committed. In autocommit mode each of them is already."""
     error, transaction = vars(conn).get(_ROLLED_BACK, (None, None))
-    if error is not None and transaction is conn.get_transaction():
+    if error is None or transaction is not conn.get_transaction():
+        return
+    if conn.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
         with suppress(Exception):  # it is lost
             conn.connection.rollback()  # SQLAlchemy takes it for ended, and gives it back so
         raise error

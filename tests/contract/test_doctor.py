@@ -210,7 +210,6 @@ THEIRS = (
 )
 
 
-@pytest.mark.requires("guard_column")
 @pytest.mark.parametrize("kind", ["DATE", "BIGINT", "BIT(8)"])
 def test_no_collation_is_advised_where_ids_are_no_texts(mariadb, kind):
     """The statement changed nothing, however often it was run."""
@@ -220,6 +219,7 @@ def test_no_collation_is_advised_where_ids_are_no_texts(mariadb, kind):
     assert "told apart by" not in told
 
 
+@pytest.mark.requires("guard_column")
 def test_two_rules_add_their_columns_at_once(mariadb, monkeypatch):
     """Generated columns are added together; some of them may be there by then."""
     one = App(mariadb.url, table=MessageTable("tb"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from typing import Any
 
 import pytest
@@ -12,9 +13,11 @@ from sqlalchemy import event
 from tenacity.wait import wait_none
 
 from msgworker import App, SchemaError
+from msgworker.db import sqlite as sqlite_db
 from msgworker.instance.claiming.claimer import (
     FIRST_PAUSE_SECONDS,
     FORGET_SECONDS,
+    Claimer,
     RefusedRows,
 )
 from msgworker.instance.worker import Report
@@ -409,6 +412,47 @@ def test_a_refusal_that_ends_the_claim_of_others_costs_only_its_row(ending, take
     report = drain(app, taken, time_limit=60)
     assert_all_others_ran(taken, good)
     assert (report.done, report.failed, report.left, report.refused) == (len(good), 0, 2, 1)
+
+
+def test_a_message_without_a_permit_is_not_taken_for_lost(ending, taken, monkeypatch):
+    app, end = ending
+    app.add_handler("t", lambda msg: taken.append(msg), max_running=1)
+    (bad, *good) = send(app, "bad", *(f"o{i}" for i in range(5)))
+    end(ENDS, "NEW.object_id = 'bad'")
+    claim, lost = Claimer.claim, set[int]()
+
+    def claims(*args: Any, **options: Any) -> Any:
+        lanes, missed = claim(*args, **options)
+        lost.update(one.msg_id for one in missed)
+        return lanes, missed
+
+    monkeypatch.setattr(Claimer, "claim", claims)
+    report = app.drain(linger=0, threads=4, time_limit=60)
+    assert (report.done, report.left, lost) == (len(good), 1, {bad})
+
+
+def test_a_claim_waits_once_for_the_lock_of_sqlite(ending, taken, monkeypatch):
+    """Also where a trigger might want what others have locked."""
+    app, end = ending
+    monkeypatch.setattr(sqlite_db, "BUSY_SECONDS", 1.0)
+    good = send(app, *(f"o{i}" for i in range(5)))
+    end("1", "0")
+    app = App(app.engine)
+    claim, waited = Claimer.claim, list[float]()
+
+    def locked(*args: Any, **options: Any) -> Any:
+        if waited:
+            return claim(*args, **options)
+        with app.engine.begin():
+            begun = time.monotonic()
+            try:
+                return claim(*args, **options)
+            finally:
+                waited.append(time.monotonic() - begun)
+
+    monkeypatch.setattr(Claimer, "claim", locked)
+    assert drain(app, taken, time_limit=60).done == len(good)
+    assert 1 <= waited[0] < 3
 
 
 def test_a_refused_follower_that_ends_the_settle_does_not_undo_the_outcome_before_it(ending, taken):

@@ -302,3 +302,14 @@ def test_a_transaction_that_was_not_committed_is_not_done_though_its_error_canno
     assert failed == ["commit", "judge"]
     assert (report.done, report.retried, ran) == (1, 1, [msg_id, msg_id])
     assert rows_of(app) == [msg_id]
+
+
+def test_what_is_committed_by_itself_is_not_refused_at_the_end(mariadb):
+    """A deadlock has ended the transaction of its own statement only."""
+    deadlock = "SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'deadlock'"
+    engine = App(mariadb.url).engine.execution_options(isolation_level="AUTOCOMMIT")
+    with engine.connect() as conn:
+        with pytest.raises(sa.exc.OperationalError, match="1213"):
+            conn.exec_driver_sql(deadlock)
+        conn.exec_driver_sql("SELECT 1")
+        conn.commit()

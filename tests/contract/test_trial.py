@@ -308,6 +308,18 @@ def test_a_rule_that_rewrites_updates_is_refused(postgresql, does):
     refused(App(postgresql.url, table=TABLE), "rule act rewrites updates")
 
 
+@pytest.mark.parametrize("does", ["NOTIFY changed, 'a'", "NOTHING"])
+def test_a_rule_that_adds_no_query_is_taken(postgresql, does):
+    """As the manual of PostgreSQL has it: claims work with it."""
+    make_table(postgresql)
+    run(postgresql, f"CREATE RULE act AS ON UPDATE TO tb DO ALSO {does}")
+    app = App(postgresql.url, table=TABLE)
+    app.create_schema()
+    app.add_handler(None, lambda msg: None)
+    send(app, "a", "a", "b")
+    assert app.drain(linger=0).done == 3
+
+
 def test_an_unlogged_table_is_advised_against(postgresql):
     make_table(postgresql)
     run(postgresql, "ALTER TABLE tb SET UNLOGGED")

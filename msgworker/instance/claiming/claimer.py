@@ -407,22 +407,27 @@ class Claimer:
             if not self._may_be_of_a_row(error):
                 raise
         rows = list[Row]()
-        for one in candidates:
+        for place, one in enumerate(candidates):
             try:
-                rows += self._flag_once(limit, [one], me)[0]
+                won, tried = self._flag_once(limit, [one], me)
+                if not tried:  # no permit is left
+                    return rows, candidates[:place]
+                rows += won
             except claim.LeftAlone:
                 self._record_tried([one], {}, {one.msg_id})
             except DBAPIError as error:
-                if not self._may_be_of_a_row(error):
+                # Each may wait for a lock: not when the instance stops meanwhile.
+                if not self._may_be_of_a_row(error) or self._shared.stop.requested.is_set():
                     raise
                 self._record_tried([one], {one.msg_id: error}, ())
         return rows, candidates
 
     def _may_be_of_a_row(self, error: BaseException) -> bool:
-        """A trigger may want what others have locked; the other rows need not wait for that."""
-        kind = trouble(error)
-        wants_lock = kind is Trouble.AGAIN and bool(self._setup.tables.on_update)
-        return wants_lock or kind in claim.OF_A_ROW
+        """A trigger may want what others have locked; the other rows need not wait for that. On
+        SQLite the lock that is missing is the only one."""
+        kind, tables = trouble(error), self._setup.tables
+        wants_lock = kind is Trouble.AGAIN and tables.on_update and not tables.database.one_writer
+        return bool(wants_lock) or kind in claim.OF_A_ROW
 
     def _flag_once(
         self, limit: str | None, candidates: list[Candidate], me: str, *, apart: bool = False

@@ -544,8 +544,8 @@ class LoopTurn:
                 threads.caller.end_on_loop(one)
                 self._one = None
             threads.record(lane, began)
-            self._lane = None
             threads.finished.append(lane)
+            self._lane = None
             due = threads.is_due(lane, not self._lanes.ready)
             if due or (following := threads.next_for_loop()) is None:
                 self.over.set_result(due)
