@@ -147,6 +147,25 @@ def test_a_batch_without_a_transaction_has_heads_only() -> None:
     assert one.gather([row(1), row(2)], [row(3, "p"), row(4, "p")]) == [[1], [3]]
 
 
+def test_lanes_that_cannot_be_judged_still_wait() -> None:
+    """As without memory."""
+    one, judged = Waiting(), list[int]()
+
+    def is_paused(row: Row) -> bool:
+        if row.msg_id == 5:
+            raise MemoryError
+        judged.append(row.msg_id)
+        return False
+
+    one.shared.controls = SimpleNamespace(is_paused=is_paused, is_apart=lambda row: False)
+    runs = [[row(1)], [row(2, "p", "u")], [row(3, "q"), row(4, "q")], [row(5, "r")], [row(6, "s")]]
+    with pytest.raises(MemoryError):
+        one.gather(*runs)
+    assert judged == [3]
+    assert sorted(one.left) == [2, 3, 5, 6]
+    assert [lane.width for lane in one.lanes.ready] == [1] * 4
+
+
 def test_a_paused_topic_shares_no_batch() -> None:
     one = Waiting()
     one.shared.controls = Controls(frozenset({"t"}))

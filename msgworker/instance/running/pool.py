@@ -88,7 +88,14 @@ class LaneQueue:
                 lane = self.ready.popleft()
             except IndexError:
                 break
-            wanted = wants(lane)
+            try:
+                wanted = wants(lane)
+            except BaseException:
+                back = (*taken, *passed, lane)
+                for one in back:
+                    one.width = 1  # another batch may take it
+                self.put(back, first=True)
+                raise
             (taken if wanted else passed).append(lane)
             if wanted is None:
                 break
