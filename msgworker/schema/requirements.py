@@ -502,7 +502,8 @@ def _problem(
                 return f"nothing is changed, without an error: {_hidden_by(live)}"
             status = conn.scalar(sa.select(t.cols().status).where(sent.which))
             flag = sa.and_(sent.which, t.mine(t.cols(), sa.literal(row["claimed_by"])))
-            is_ours = conn.scalar(sa.select(sa.func.count()).select_from(t.message).where(flag))
+            ours = sa.select(sa.func.count()).select_from(t.message).where(flag)
+            is_ours = row["status"] != 1 or conn.scalar(ours)
     except DBAPIError as error:
         db.raise_lost(error)
         kind = trouble(error)
@@ -510,7 +511,7 @@ def _problem(
         return None if told or kind in (Trouble.RACE, Trouble.AGAIN) else reason_of(error)
     if status is None or int(status) != row["status"]:
         return f"its status is {status} then: {_hidden_by(live)}"
-    if row["status"] == 1 and not is_ours:
+    if not is_ours:
         return f"its {t.names['claimed_by']} is not what was written: {_hidden_by(live)}"
     return None
 
