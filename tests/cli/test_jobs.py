@@ -128,7 +128,7 @@ def test_a_watch_ends_at_its_time_limit_and_says_the_same_once(
     monkeypatch.setattr(jobs, "WATCH_SECONDS", 0.01)
     sql(folder, "UPDATE msgworker_message SET status = -1, error_try_times = 1 WHERE msg_id = 1")
     watch = ("jobs", "show", job, "--watch", "--time-limit")
-    done = crm(*watch, "0.5", *AT)
+    done = crm(*watch, "2", *AT)
     assert done.exit_code == 6
     said = "0 of 3, 3 waiting, 1 of them has failed"
     assert done.stderr.count(said) == 1
