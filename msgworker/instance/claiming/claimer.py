@@ -233,6 +233,8 @@ class FlaggedRows:
 
 # --- Claim.
 
+APART_SECONDS = 5.0
+"""How long a claim goes on one by one."""
 LOOK_FOR_RUNS = 8
 """While objects have one message each, only one claim in this many reads runs."""
 KEPT = (
@@ -406,8 +408,10 @@ class Claimer:
         except DBAPIError as error:  # one has ended the whole transaction, or is refused at its end
             if not self._may_be_of_a_row(error):
                 raise
-        rows = list[Row]()
+        rows, until = list[Row](), time.monotonic() + APART_SECONDS
         for place, one in enumerate(candidates):
+            if time.monotonic() > until:  # they wait for locks; the next claim goes on
+                return rows, candidates[:place]
             try:
                 won, tried = self._flag_once(limit, [one], me)
                 if not tried:  # no permit is left
