@@ -25,8 +25,13 @@ from msgworker.db.connections import (
 )
 from msgworker.db.database import DATABASES, NAMES, Trouble, of, of_dialect
 from msgworker.db.drivers import ISOLATION, is_aborted
-from msgworker.db.errors import MASK, is_time_limit
-from msgworker.db.servers import note_rolled_back, refuse_rest, take_rolled_back
+from msgworker.db.errors import (
+    MASK,
+    is_time_limit,
+    note_rolled_back,
+    refuse_rest,
+    take_rolled_back,
+)
 from msgworker.errors import ConfigError
 
 _ASYNC = re.compile(r"\+(asyncpg|aiosqlite|aiomysql|asyncmy|psycopg_async|oracledb_async)\b")

@@ -1,5 +1,5 @@
-"""What an exception of a driver means, by the database's codes; its text without secrets; and how a
-transaction is sent until its result is known."""
+"""What an exception of a driver means, by the database's codes; its text without secrets; how a
+transaction is sent until its result is known; and which one is over before its COMMIT."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum, auto
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, quote_plus
 
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import URL, Connection, make_url
 from sqlalchemy.exc import (
     ArgumentError,
     DataError,
@@ -377,3 +377,37 @@ def until_known(
         end = before_again()
         if end is not None:
             return end
+
+
+# --- A transaction that the database has ended although SQLAlchemy does not know it.
+
+_ROLLED_BACK = "msgworker_rolled_back"
+"""In the attributes of a connection: the error with which the database has ended its transaction
+though it does not show it, and that transaction."""
+
+
+def note_rolled_back(context: Any) -> None:
+    """Note in a listener of "handle_error" that the transaction is over."""
+    # Errors that are not the driver's, such as MemoryError, are not wrapped.
+    error = context.sqlalchemy_exception or context.original_exception
+    conn = context.connection
+    vars(conn)[_ROLLED_BACK] = (error, conn.get_transaction())  # `info` is lost with the connection
+
+
+def take_rolled_back(conn: Connection) -> BaseException | None:
+    """What was noted last, and clear it; also of an earlier transaction."""
+    found: BaseException | None = vars(conn).pop(_ROLLED_BACK, (None,))[0]
+    return found
+
+
+def refuse_rest(conn: Connection) -> None:
+    """Called before a COMMIT: raise the error with which the database has ended the transaction,
+    although a savepoint has hidden it or code of ours has gone on. Only the statements since then
+    would be committed. In autocommit mode each of them is already."""
+    error, transaction = vars(conn).get(_ROLLED_BACK, (None, None))
+    if error is None or transaction is not conn.get_transaction():
+        return
+    if conn.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
+        with suppress(Exception):  # it is lost
+            conn.connection.rollback()  # SQLAlchemy takes it for ended, and gives it back so
+        raise error

@@ -16,7 +16,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import URL
 
 from msgworker.db.database import Database, of
-from msgworker.db.errors import code_of, masked
+from msgworker.db.errors import code_of, masked, note_rolled_back
 from msgworker.errors import ConfigError, DatabaseUnavailable
 from msgworker.logs import Said, logger
 from msgworker.processlock import ProcessLock
@@ -152,37 +152,6 @@ def is_of_a_pooler(error: BaseException | None) -> bool:
 
 # --- A standby takes no writes until it is promoted: an outage, which passes, and not a refusal,
 # which ends the run. What a standby is, and whether the server must be asked, says the Database.
-
-_ROLLED_BACK = "msgworker_rolled_back"
-"""In the attributes of a connection: the error with which the database has ended its transaction
-though it does not show it, and that transaction."""
-
-
-def note_rolled_back(context: Any) -> None:
-    """Note in a listener of "handle_error" that the transaction is over."""
-    # Errors that are not the driver's, such as MemoryError, are not wrapped.
-    error = context.sqlalchemy_exception or context.original_exception
-    conn = context.connection
-    vars(conn)[_ROLLED_BACK] = (error, conn.get_transaction())  # `info` is lost with the connection
-
-
-def take_rolled_back(conn: sa.Connection) -> BaseException | None:
-    """What was noted last, and clear it; also of an earlier transaction."""
-    found: BaseException | None = vars(conn).pop(_ROLLED_BACK, (None,))[0]
-    return found
-
-
-def refuse_rest(conn: sa.Connection) -> None:
-    """Called before a COMMIT: raise the error with which the database has ended the transaction,
-    although a savepoint has hidden it or code of ours has gone on. Only the statements since then
-    would be committed. In autocommit mode each of them is already."""
-    error, transaction = vars(conn).get(_ROLLED_BACK, (None, None))
-    if error is None or transaction is not conn.get_transaction():
-        return
-    if conn.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
-        with suppress(Exception):  # it is lost
-            conn.connection.rollback()  # SQLAlchemy takes it for ended, and gives it back so
-        raise error
 
 
 def notice_standby(engine: sa.Engine) -> None:

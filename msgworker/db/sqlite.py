@@ -32,7 +32,7 @@ from msgworker.db.database import (
     default_of,
     own_dialect,
 )
-from msgworker.db.servers import note_rolled_back
+from msgworker.db.errors import note_rolled_back
 from msgworker.errors import ConfigError, HandlerMisuse, SchemaError
 from msgworker.logs import logger
 from msgworker.payload import BEGINNING
