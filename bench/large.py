@@ -18,7 +18,7 @@ from bench.seeding import CHUNK, TABLE, TOPIC, Rows, insert, kind_of, tidy
 from msgworker import App
 from msgworker.store import lease
 from msgworker.store.tries import fingerprint
-from msgworker.table import AUDIT, HISTORY, JOB_TABLE, LIMIT, LOCK, OPERATION, PAUSE, SCHEDULE
+from msgworker.table.build import AUDIT, HISTORY, JOB_TABLE, LIMIT, LOCK, OPERATION, PAUSE, SCHEDULE
 
 OBJECTS = 100_000
 TOPICS = 200

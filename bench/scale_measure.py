@@ -23,7 +23,7 @@ from msgworker.instance.claiming.heads import Wanted
 from msgworker.instance.claiming.passes import SliceSearch
 from msgworker.instance.claiming.search import TableSearch
 from msgworker.store import controls, lease, recover
-from msgworker.table import Slice
+from msgworker.table.columns import Slice
 
 LEASES = 1000
 RUNNING = 8000

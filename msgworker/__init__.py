@@ -36,7 +36,7 @@ if typing.TYPE_CHECKING:
     from msgworker.instance.worker import Report, Worker
     from msgworker.message import Message
     from msgworker.producing import Job
-    from msgworker.table import MessageTable
+    from msgworker.table.spec import MessageTable
     from msgworker.workers import Reports, Workers
 
 __version__ = "0.3.0.dev0"
@@ -87,7 +87,7 @@ _HOMES = {
     "FanOut": "instance.running.context",
     "Job": "producing",
     "Message": "message",
-    "MessageTable": "table",
+    "MessageTable": "table.spec",
     "Report": "instance.worker",
     "Reports": "workers",
     "Worker": "instance.worker",

@@ -14,23 +14,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from msgworker.db import DATABASES, NAMES, database_of
+from msgworker.db.database import DATABASES, NAMES, database_of
 from msgworker.errors import ConfigError, SchemaError
 from msgworker.schema import apply, known
 from msgworker.schema.difference import INDEXES
-from msgworker.table import (
-    DEFAULT_NAME,
-    FAILED_MARK,
-    HELD_KEY,
-    JOB_STATUS,
-    OPEN_OBJECT,
-    OWN,
-    RUNNING_OBJECT,
-    URGENT_RANK,
-    MessageTable,
-    own_tables,
-    tables_for,
-)
+from msgworker.table import columns
+from msgworker.table.build import OWN, own_tables, tables_for
+from msgworker.table.spec import MessageTable
 
 __all__ = ["include_object", "upgrade"]
 
@@ -47,10 +37,10 @@ _RULE = r"(?:_t(\d{1,4})(b?))?"
 _OF_OTHERS = {one.index[0] for one in OWN if one.index is not None}
 _SUFFIXES = [one for one in INDEXES if one not in _OF_OTHERS]
 _INDEX = re.compile(rf"{_PART}{_RULE}_({'|'.join(_SUFFIXES)})$")
-_PARTITION = re.compile(rf"{DEFAULT_NAME}_p\d+")
+_PARTITION = re.compile(rf"{columns.DEFAULT_NAME}_p\d+")
 _COLUMN = re.compile(
-    rf"(?:{OPEN_OBJECT}|{URGENT_RANK}){_PART}{_RULE}"
-    rf"|(?:{RUNNING_OBJECT}|{FAILED_MARK}|{HELD_KEY}|{JOB_STATUS}){_PART}"
+    rf"(?:{columns.OPEN_OBJECT}|{columns.URGENT_RANK}){_PART}{_RULE}"
+    rf"|(?:{columns.RUNNING_OBJECT}|{columns.FAILED_MARK}|{columns.HELD_KEY}|{columns.JOB_STATUS}){_PART}"
 )
 
 
@@ -111,7 +101,7 @@ def upgrade(op: Any, table: MessageTable | None = None, *, message_table: bool =
 @cache
 def _our_tables() -> frozenset[str]:
     tables = tables_for(MessageTable(), DATABASES[NAMES[0]])  # their names are the same in all
-    return frozenset(table.name for table in own_tables(tables)) | {DEFAULT_NAME}
+    return frozenset(table.name for table in own_tables(tables)) | {columns.DEFAULT_NAME}
 
 
 def _is_message_table(table: sa.Table) -> bool:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 import sqlalchemy as sa
 from sqlalchemy import Connection, event
 
-from msgworker import db
 from msgworker.config import (
     MAX_THREADS,
     SETTINGS,
@@ -30,6 +29,9 @@ from msgworker.config import (
     whole,
 )
 from msgworker.config.values import as_where
+from msgworker.db.connections import connecting, reaching, writing
+from msgworker.db.engine import beside, lent_engine, open_engine, server_of
+from msgworker.db.errors import masked
 from msgworker.declaring import AnyHandler, Declaring
 from msgworker.errors import ConfigError, HandlerError
 from msgworker.instance.running.handler import Registry, check_tries, make_handler
@@ -39,7 +41,9 @@ from msgworker.payload import clean
 from msgworker.processlock import ProcessLock
 from msgworker.schedules import OWN, CatchUp, Overlap, Schedule, Schedules, configured, cron, every
 from msgworker.store import send as store
-from msgworker.table import COLUMNS, MessageTable, Tables
+from msgworker.table.columns import COLUMNS
+from msgworker.table.spec import MessageTable
+from msgworker.table.tables import Tables
 from msgworker.tracing import tracer
 
 if TYPE_CHECKING:  # a caller with a Session has imported the ORM
@@ -59,27 +63,7 @@ if TYPE_CHECKING:  # a caller with a Session has imported the ORM
     from msgworker.schema.known import KnownTables
     from msgworker.web.application import Dashboard
     from msgworker.web.sessions import RoleName
-from msgworker.producing import (
-    AllSendOptions,
-    Borrowed,
-    Job,
-    ManyOptions,
-    OnComplete,
-    Unique,
-    checked_priority,
-    checked_unique,
-    connection_of,
-    into_job,
-    is_session,
-    on_async,
-    open_job,
-    outgoing,
-    refuse_jobs,
-    refuse_topic,
-    row_of,
-    seconds_of,
-    unscoped,
-)
+from msgworker import producing
 
 E = TypeVar("E", bound="Event")
 SEND_CHUNK = 5000
@@ -118,11 +102,11 @@ class App(Declaring):
                 "foreign_stale_after needs a column claimed_by: without it messages of msgworker "
                 "look like those of a foreign consumer"
             )
-        self.engine = db.open_engine(url_or_engine)
-        self._async_engine = db.lent_engine(url_or_engine)
+        self.engine = open_engine(url_or_engine)
+        self._async_engine = lent_engine(url_or_engine)
         self._beside: dict[bool, sa.Engine] = {}
         self.label = clean(str(label), 200)
-        self._tracer = tracer(self.settings.tracing, lambda: db.server_of(self.engine))
+        self._tracer = tracer(self.settings.tracing, lambda: server_of(self.engine))
         self._registry = Registry()
         self._subscribers: Events | None = None
         self._timers = Schedules()
@@ -158,7 +142,7 @@ class App(Declaring):
             self._timers.add(one)
 
     def __repr__(self) -> str:
-        return f"App({db.masked(self.engine.url)!r}, table={self.table.name!r})"
+        return f"App({masked(self.engine.url)!r}, table={self.table.name!r})"
 
     @property
     def _own(self) -> sa.Engine:
@@ -171,7 +155,7 @@ class App(Declaring):
             return found
         with self._lock:
             if lends not in self._beside:
-                self._beside[lends] = db.beside(self.engine, lends=lends)
+                self._beside[lends] = beside(self.engine, lends=lends)
             return self._beside[lends]
 
     def create_schema(self) -> list[str]:
@@ -244,7 +228,7 @@ class App(Declaring):
             found = known.recorded_rule()
             if found == wanted or not self._names_rule:
                 return known.read()
-            with db.reaching(self._own):
+            with reaching(self._own):
                 known.check_missing()
                 setup = self._new_setup(known.read(), None)
                 verdict = change_rule(setup, wanted, log, may_bury=may_bury)
@@ -370,7 +354,7 @@ class App(Declaring):
         unique_key: str | None = None,
         unique: Uniqueness = "open",
         on_duplicate: OnDuplicate = "skip",
-        job: Job | int | None = None,
+        job: producing.Job | int | None = None,
     ) -> Any:
         """Insert one message in the caller's transaction; return its msg_id.
 
@@ -393,11 +377,11 @@ class App(Declaring):
         inserted; DuplicateMessage also where "replace" would change the topic or the object;
         JobSealed.
         """
-        connection = connection_of(conn, self.engine)
+        connection = producing.connection_of(conn, self.engine)
         tables = self._known.read(TABLES_SECONDS)
         self._refuse_topic(tables, topic)
         with self._tracer.sending(topic) as sending:
-            message = outgoing(
+            message = producing.outgoing(
                 tables,
                 topic,
                 payload,
@@ -408,7 +392,7 @@ class App(Declaring):
                 unique_key=unique_key,
                 unique=unique,
                 on_duplicate=on_duplicate,
-                job_id=None if job is None else into_job(connection, tables, job),
+                job_id=None if job is None else producing.into_job(connection, tables, job),
             )
             sending.carry((message.row,), tables.max_headers)
             msg_id = store.send_one(connection, tables, message)
@@ -427,7 +411,7 @@ class App(Declaring):
         priority: int | None = None,
         unique: Uniqueness = "open",
         on_duplicate: OnDuplicate = "skip",
-        job: Job | int | None = None,
+        job: producing.Job | int | None = None,
     ) -> int:
         """Insert (payload, object_id) pairs in the caller's transaction, in order; return how many.
 
@@ -437,12 +421,15 @@ class App(Declaring):
         messages of a chunk of 5,000 are checked before any of it is inserted. After a
         DuplicateMessage those before it are in your transaction (`sent`), and none behind it.
         """
-        connection = connection_of(conn, self.engine)
+        connection = producing.connection_of(conn, self.engine)
         tables = self._known.read(TABLES_SECONDS)
         self._refuse_topic(tables, topic)
-        seconds, rank = seconds_of(delay, at, tables), checked_priority(priority, tables)
-        rule = checked_unique(unique, on_duplicate)
-        job_id = None if job is None else into_job(connection, tables, job)
+        seconds, rank = (
+            producing.seconds_of(delay, at, tables),
+            producing.checked_priority(priority, tables),
+        )
+        rule = producing.checked_unique(unique, on_duplicate)
+        job_id = None if job is None else producing.into_job(connection, tables, job)
         with self._tracer.sending(topic) as sending:
             count, chunks = 0, iter(messages)
             while chunk := list(itertools.islice(chunks, SEND_CHUNK)):
@@ -454,11 +441,13 @@ class App(Declaring):
                             f"unique_key) triples; got {one!r:.80}"
                         )
                     key = one[2] if len(one) == 3 else None
-                    by = Unique() if key is None else rule
-                    row = row_of(tables, topic, one[0], one[1], seconds, at, rank, key, by, job_id)
+                    by = producing.Unique() if key is None else rule
+                    row = producing.row_of(
+                        tables, topic, one[0], one[1], seconds, at, rank, key, by, job_id
+                    )
                     rows.append(row)
                     keyed |= key is not None
-                if rule != Unique() and not (keyed or count):
+                if rule != producing.Unique() and not (keyed or count):
                     raise ConfigError(
                         "unique and on_duplicate are about unique keys, and no message has one; "
                         "send (payload, object_id, unique_key) triples"
@@ -480,24 +469,24 @@ class App(Declaring):
         conn: AsyncConnection | AsyncSession,
         topic: str,
         payload: Any = None,
-        **options: Unpack[AllSendOptions],
+        **options: Unpack[producing.AllSendOptions],
     ) -> Any:
         """`send` with an AsyncConnection or AsyncSession, in its transaction. options, what it
         returns and raises: as in `send`. It does not block the loop."""
         await self._read_beside()
-        return await on_async(conn, self.send, topic, payload, **options)
+        return await producing.on_async(conn, self.send, topic, payload, **options)
 
     async def asend_many(
         self,
         conn: AsyncConnection | AsyncSession,
         topic: str,
         messages: Iterable[tuple[Any, ...]],
-        **options: Unpack[ManyOptions],
+        **options: Unpack[producing.ManyOptions],
     ) -> int:
         """`send_many` with an AsyncConnection or AsyncSession, in its transaction. options, what it
         returns and raises: as in `send_many`. It does not block the loop."""
         await self._read_beside()
-        return await on_async(conn, self.send_many, topic, messages, **options)
+        return await producing.on_async(conn, self.send_many, topic, messages, **options)
 
     async def _read_beside(self) -> None:
         """Have the first send read the tables in a thread, by a connection of ours."""
@@ -511,10 +500,10 @@ class App(Declaring):
         name: str | int,
         *,
         conn: Connection | Session | None = None,
-        on_complete: OnComplete | None = None,
+        on_complete: producing.OnComplete | None = None,
         on_dead: JobPolicy = "complete",
         opened_by: str | None = None,
-    ) -> Job:
+    ) -> producing.Job:
         """Open a job: messages that belong together, which are sent with `job=`, and a message that
         is sent once all of them have ended. See docs/guides/jobs.md.
 
@@ -531,31 +520,31 @@ class App(Declaring):
         PayloadError, SchemaError or DatabaseUnavailable.
         """
         tables = self._known.read(TABLES_SECONDS)
-        connection = None if conn is None else connection_of(conn, self.engine)
+        connection = None if conn is None else producing.connection_of(conn, self.engine)
 
         @contextmanager
         def transaction() -> Iterator[Connection]:
             if connection is not None:
                 yield connection
                 return
-            with db.reaching(self._own), db.writing(self._own) as own:
+            with reaching(self._own), writing(self._own) as own:
                 yield own
 
         if isinstance(name, int):
             if (on_complete, on_dead, opened_by) != (None, "complete", None):
                 raise ConfigError(f"job {name} is open already: what it does is in its row")
-            refuse_jobs(tables)
+            producing.refuse_jobs(tables)
             if isinstance(name, bool) or not 0 < name < 2**63:
                 raise ConfigError(f"the id of a job is a whole number from 1 on, got {name!r}")
-            return Job(name, None, tables, transaction, of_its_own=connection is None)
+            return producing.Job(name, None, tables, transaction, of_its_own=connection is None)
         with transaction() as own:
-            job_id = open_job(own, tables, name, on_complete, on_dead, opened_by)
-        return Job(job_id, name, tables, transaction, of_its_own=connection is None)
+            job_id = producing.open_job(own, tables, name, on_complete, on_dead, opened_by)
+        return producing.Job(job_id, name, tables, transaction, of_its_own=connection is None)
 
     def _refuse_topic(self, tables: Tables, topic: object) -> None:
         """Raise ConfigError if a handler here would never get its messages of this topic."""
         if isinstance(topic, str) and topic in self._registry.handlers:
-            refuse_topic(tables, topic)
+            producing.refuse_topic(tables, topic)
 
     def _sent(self, target: Connection | Session, connection: Connection) -> None:
         """Wake up the workers when the caller has committed."""
@@ -563,13 +552,13 @@ class App(Declaring):
             store.notify(connection, self._channel)
         if not self._workers:
             return
-        if isinstance(target, Borrowed):
+        if isinstance(target, producing.Borrowed):
             target.on_commit(self.wake)
             return
         self.wake()  # for a connection in autocommit mode
-        own = unscoped(target)
+        own = producing.unscoped(target)
         if own not in self._producing:
-            name = "after_commit" if is_session(own) else "commit"
+            name = "after_commit" if producing.is_session(own) else "commit"
             event.listen(own, name, lambda _: self.wake())
             self._producing.add(own)
 
@@ -672,7 +661,7 @@ class App(Declaring):
         scope = self._scope(scope)
 
         def make_setup() -> Setup:
-            with db.reaching(self._own):
+            with reaching(self._own):
                 return self._setup(chosen, chosen=some, scope=scope, loop=loop, threads=threads)
 
         worker = Worker(
@@ -697,7 +686,7 @@ class App(Declaring):
         signals: bool = False,
         outage_limit: float = 60.0,
         scope: Scope | None = None,
-        job: Job | int | None = None,
+        job: producing.Job | int | None = None,
     ) -> Report:
         """Handle messages until none is due now or soon, or until `time_limit`.
 
@@ -794,8 +783,8 @@ class App(Declaring):
         if scope is not None and scope.by == "job_id":
             from msgworker.queries import jobs
 
-            refuse_jobs(tables)
-            with db.connecting(self._own) as conn:
+            producing.refuse_jobs(tables)
+            with connecting(self._own) as conn:
                 found = jobs.show(conn, tables, scope.job_id, most=1)
             if found is None:
                 raise ConfigError(f"there is no job {scope.job_id} of table {self.table.name}")
@@ -987,7 +976,7 @@ def shown_settings(app: App) -> Iterator[tuple[str, Any, str]]:
     """Name, value and origin of each of `settings_of`, without secrets."""
     origins = origins_of(app)
     for name, value in settings_of(app).items():
-        yield name, db.masked(app.engine.url) if name == "url" else value, origins[name]
+        yield name, masked(app.engine.url) if name == "url" else value, origins[name]
 
 
 def columns_of(table: MessageTable) -> dict[str, str | None]:

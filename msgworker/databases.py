@@ -15,9 +15,10 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Pool
 
-from msgworker import db
 from msgworker.app import App
 from msgworker.coordination import Partitions, Segments
+from msgworker.db.connections import connecting, reaching
+from msgworker.db.engine import place_of
 from msgworker.declaring import Declaring
 from msgworker.errors import ConfigError, SchemaError
 from msgworker.instance.state import Scope
@@ -154,9 +155,9 @@ class Databases(Declaring):
         if name in known:
             return True
         table, schema = app.table.name, app.table.schema
-        there = db.place_of(conn, table, schema)
-        with db.reaching(app._own), db.connecting(app._own) as own:
-            here = db.place_of(own, table, schema)
+        there = place_of(conn, table, schema)
+        with reaching(app._own), connecting(app._own) as own:
+            here = place_of(own, table, schema)
         if there is None or here is None:
             urls = (one.engine.url for one in self.apps.values())
             return False if conn.engine.url in urls else None
@@ -184,7 +185,7 @@ class Databases(Declaring):
                 "where an object belongs"
             )
         strange = [n for n in range(self.shards) if n not in self.homes[name]]
-        with db.reaching(app._own), db.connecting(app._own) as conn:
+        with reaching(app._own), connecting(app._own) as conn:
             found = {n for n in strange if store.open_in(conn, tables, "shard", n, objects=True)}
             found |= instances.running_slices(conn, tables, "shard")
         return [shard for shard in strange if shard in found]

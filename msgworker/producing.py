@@ -22,32 +22,19 @@ from weakref import WeakSet
 import sqlalchemy as sa
 from sqlalchemy import Connection, RootTransaction
 
-from msgworker import db
+from msgworker import message
 from msgworker.config import number
+from msgworker.db import drivers
+from msgworker.db.catalogue import max_whole
+from msgworker.db.connections import is_a
+from msgworker.db.engine import ASYNC, other_than
+from msgworker.db.types import AnyId
 from msgworker.errors import ConfigError, JobSealed, SchemaError
-from msgworker.message import (
-    DEFAULT_TOPIC,
-    JOB_POLICIES,
-    ON_DUPLICATE,
-    UNIQUE,
-    JobPolicy,
-    OnDuplicate,
-    Outgoing,
-    Uniqueness,
-)
 from msgworker.payload import clean, encode, fitting, is_text
 from msgworker.store import send as store
-from msgworker.table import (
-    JOB,
-    MAX_ACTOR,
-    MAX_JOB,
-    MAX_KEY,
-    MAX_OBJECT_ID,
-    MAX_TOPIC,
-    MOST_PRIORITY,
-    Tables,
-)
-from msgworker.table.tables import enforces_keys, takes_keys, unique_index_name
+from msgworker.table.build import MAX_ACTOR, MAX_JOB
+from msgworker.table.columns import JOB, MAX_KEY, MAX_OBJECT_ID, MAX_TOPIC, MOST_PRIORITY
+from msgworker.table.tables import Tables, enforces_keys, takes_keys, unique_index_name
 
 if TYPE_CHECKING:  # a caller with a Session has imported the ORM
     from sqlalchemy.orm import Session, scoped_session
@@ -60,8 +47,8 @@ FAR_SECONDS = 100 * 366 * 86_400.0
 class Unique(NamedTuple):
     """How unique a key is, and what becomes of a message whose key is taken; see App.send."""
 
-    unique: Uniqueness = "open"
-    on_duplicate: OnDuplicate = "skip"
+    unique: message.Uniqueness = "open"
+    on_duplicate: message.OnDuplicate = "skip"
 
 
 class FromHandler(TypedDict, total=False):
@@ -72,8 +59,8 @@ class FromHandler(TypedDict, total=False):
     at: datetime | None
     priority: int | None
     unique_key: str | None
-    unique: Uniqueness
-    on_duplicate: OnDuplicate
+    unique: message.Uniqueness
+    on_duplicate: message.OnDuplicate
 
 
 class ManyOptions(TypedDict, total=False):
@@ -82,8 +69,8 @@ class ManyOptions(TypedDict, total=False):
     delay: float | timedelta | None
     at: datetime | None
     priority: int | None
-    unique: Uniqueness
-    on_duplicate: OnDuplicate
+    unique: message.Uniqueness
+    on_duplicate: message.OnDuplicate
     job: Job | int | None
 
 
@@ -109,15 +96,15 @@ def outgoing(
     at: datetime | None = None,
     priority: int | None = None,
     unique_key: str | None = None,
-    unique: Uniqueness = "open",
-    on_duplicate: OnDuplicate = "skip",
+    unique: message.Uniqueness = "open",
+    on_duplicate: message.OnDuplicate = "skip",
     job_id: int | None = None,
-) -> Outgoing:
+) -> message.Outgoing:
     """Check what `App.send` takes; raises ConfigError, PayloadError or SchemaError."""
     seconds, rank = seconds_of(delay, at, tables), checked_priority(priority, tables)
     rule = checked_unique(unique, on_duplicate)
     row = row_of(tables, topic, payload, object_id, seconds, at, rank, unique_key, rule, job_id)
-    return Outgoing(row, None if unique_key is None else on_duplicate)
+    return message.Outgoing(row, None if unique_key is None else on_duplicate)
 
 
 def row_of(
@@ -164,11 +151,11 @@ def check_topic(topic: Any) -> None:
 
 def refuse_topic(tables: Tables, topic: object) -> None:
     """Raise ConfigError if a message of this topic would come to the handler of another one."""
-    if not tables.has("topic") and topic != DEFAULT_TOPIC:
+    if not tables.has("topic") and topic != message.DEFAULT_TOPIC:
         raise ConfigError(
             f"table {tables.spec.name} has no topic column: each of its messages is of the topic "
-            f'"{DEFAULT_TOPIC}", and {topic!r:.80} would be lost. Send it as "{DEFAULT_TOPIC}", or '
-            "name a column, MessageTable(topic=...)"
+            f'"{message.DEFAULT_TOPIC}", and {topic!r:.80} would be lost. Send it as '
+            f'"{message.DEFAULT_TOPIC}", or name a column, MessageTable(topic=...)'
         )
 
 
@@ -272,7 +259,7 @@ def open_job(
     tables: Tables,
     name: str,
     on_complete: OnComplete | None,
-    on_dead: JobPolicy,
+    on_dead: message.JobPolicy,
     opened_by: str | None,
 ) -> int:
     """Check what `App.job` takes and insert the job; return its id. Raises ConfigError,
@@ -293,7 +280,7 @@ def open_job(
             'on_dead="wait" needs the column last_error: without it no message counts as discarded'
             ", and the job would not end"
         )
-    if on_dead not in JOB_POLICIES:
+    if on_dead not in message.JOB_POLICIES:
         raise ConfigError(f'on_dead of a job is "complete" or "wait"; got {on_dead!r:.60}')
     if opened_by is not None and not isinstance(opened_by, str):
         raise ConfigError(f"opened_by is a text, got {opened_by!r:.80}")
@@ -342,7 +329,7 @@ def into_job(conn: Connection, tables: Tables, job: Job | int) -> int:
             f"there is no job {job_id} of table {tables.spec.name}: it was not opened, its "
             "transaction was rolled back, or it was purged; nothing was sent"
         )
-    if conn.commits_each if isinstance(conn, Borrowed) else db.commits_each(conn):
+    if conn.commits_each if isinstance(conn, Borrowed) else drivers.commits_each(conn):
         raise ConfigError(
             "a message of a job is sent in a transaction, for which the seal waits, and this "
             "connection is in autocommit mode; nothing was sent"
@@ -372,17 +359,17 @@ class Borrowed:
 
 def is_session(target: object) -> TypeGuard[Session]:
     """Whether it is a Session of the ORM, checked without importing the ORM."""
-    return db.is_a(target, "sqlalchemy.orm", "Session")
+    return is_a(target, "sqlalchemy.orm", "Session")
 
 
 def _is_async(target: object) -> bool:
-    return any(db.is_a(target, db.ASYNC, name) for name in ("AsyncSession", "AsyncConnection"))
+    return any(is_a(target, ASYNC, name) for name in ("AsyncSession", "AsyncConnection"))
 
 
 async def on_async(target: Any, fn: Callable[..., T], topic: str, *what: Any, **options: Any) -> T:
     """Call a method that sends with the Connection or Session behind an AsyncConnection or
     AsyncSession. Raises ConfigError for anything else."""
-    if db.is_a(target, db.ASYNC, "async_scoped_session"):
+    if is_a(target, ASYNC, "async_scoped_session"):
         target = target()
     if not _is_async(target):
         name = fn.__name__
@@ -396,7 +383,7 @@ async def on_async(target: Any, fn: Callable[..., T], topic: str, *what: Any, **
 
 def unscoped(target: object) -> object:
     """The Session of this thread, of a scoped_session; anything else as it is."""
-    if db.is_a(target, "sqlalchemy.orm", "scoped_session"):
+    if is_a(target, "sqlalchemy.orm", "scoped_session"):
         return cast("scoped_session[Session]", target)()
     return target
 
@@ -409,7 +396,7 @@ def connection_of(target: object, engine: sa.Engine | None = None) -> Connection
     target = unscoped(target)
     found = target.connection() if is_session(target) else target
     if not isinstance(found, Connection):
-        if _is_async(found) or db.is_a(found, db.ASYNC, "async_scoped_session"):
+        if _is_async(found) or is_a(found, ASYNC, "async_scoped_session"):
             kind = type(found).__name__
             raise ConfigError(
                 f"send takes a Connection or Session, and this is an {kind}: "
@@ -422,7 +409,7 @@ def connection_of(target: object, engine: sa.Engine | None = None) -> Connection
         )
     if engine is None or found.engine is engine:
         return found
-    if why := db.other_than(engine, found.engine):
+    if why := other_than(engine, found.engine):
         raise ConfigError(f"the connection that send was given {why}; nothing was sent")
     return found
 
@@ -447,7 +434,7 @@ def checked_object_id(object_id: Any, tables: Tables) -> Any:
     elif isinstance(object_id, bool) or not isinstance(object_id, int | Decimal | UUID | None):
         raise ConfigError(f"object_id must be a text or a whole number, got {object_id!r:.80}")
     elif tables.database.loose_types:
-        fixed = not isinstance(tables.object_type, db.AnyId)
+        fixed = not isinstance(tables.object_type, AnyId)
         if fixed and isinstance(object_id, Decimal | UUID):
             kind = type(object_id).__name__
             raise ConfigError(
@@ -482,7 +469,7 @@ def checked_priority(priority: Any, tables: Tables) -> int | None:
         raise ConfigError(
             f"table {tables.spec.name} has no priority column: all messages have the same; {hint}"
         )
-    largest = db.max_whole(tables.message.c[tables.names["priority"]].type)
+    largest = max_whole(tables.message.c[tables.names["priority"]].type)
     most = MOST_PRIORITY if largest is None else min(largest, MOST_PRIORITY)
     if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= most:
         raise ConfigError(
@@ -495,8 +482,8 @@ def checked_priority(priority: Any, tables: Tables) -> int | None:
 def checked_unique(kind: Any, on_duplicate: Any) -> Unique:
     """Raises ConfigError for words that are none of those known."""
     for name, value, known in (
-        ("unique", kind, UNIQUE),
-        ("on_duplicate", on_duplicate, ON_DUPLICATE),
+        ("unique", kind, message.UNIQUE),
+        ("on_duplicate", on_duplicate, message.ON_DUPLICATE),
     ):
         if value not in known:
             words = ", ".join(f'"{word}"' for word in known)

@@ -23,7 +23,7 @@ from msgworker.config.values import changes_of_zone, checked_zone, zone_of
 from msgworker.counted import plural
 from msgworker.errors import ConfigError, HandlerError
 from msgworker.payload import encode, is_text
-from msgworker.table import MAX_OBJECT_ID, MAX_SCHEDULE, MAX_TOPIC
+from msgworker.table.columns import MAX_OBJECT_ID, MAX_SCHEDULE, MAX_TOPIC
 
 # --- When a schedule fires.
 

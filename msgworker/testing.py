@@ -31,9 +31,13 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
 
-from msgworker import db
 from msgworker.app import App, setup_of
 from msgworker.config import Keywords
+from msgworker.db import clock
+from msgworker.db.clock import UtcDateTime
+from msgworker.db.connections import connecting
+from msgworker.db.database import of
+from msgworker.db.engine import lent_engine, parse_url, plain_url, same_database
 from msgworker.errors import ConfigError, HandlerMisuse
 from msgworker.events import FellBack
 from msgworker.instance.claiming.loop import Drain
@@ -41,7 +45,8 @@ from msgworker.instance.instance import Instance
 from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.pool import LaneQueue
 from msgworker.instance.worker import Report, report_of
-from msgworker.table import HISTORY, OWN, MessageTable
+from msgworker.table.build import HISTORY, OWN
+from msgworker.table.spec import MessageTable
 
 TEXT = "%Y-%m-%d %H:%M:%S.%f"
 DROP_SECONDS = 10
@@ -107,8 +112,8 @@ class ServerClock(Clock):
     @property
     def now(self) -> datetime:
         """The time of the database, which goes on by itself; UTC."""
-        with db.connecting(self._engine) as conn:
-            return cast(datetime, conn.scalar(sa.select(db.now())))
+        with connecting(self._engine) as conn:
+            return cast(datetime, conn.scalar(sa.select(clock.now())))
 
     def set(self, now: datetime) -> None:
         """Not on a server: raises ConfigError."""
@@ -136,13 +141,13 @@ class ServerClock(Clock):
 
 def _older(conn: sa.Connection, table: sa.Table, seconds: float) -> dict[str, Any]:
     """The columns of a table that hold a time, as they are if it was recorded earlier."""
-    database, quote = db.of(conn), conn.dialect.identifier_preparer.quote
+    database, quote = of(conn), conn.dialect.identifier_preparer.quote
     found: dict[str, Any] = {}
     for column in table.c:
         for suffix, units in (("_ms", 1_000), ("_us", 1_000_000)):
             if column.name in _EPOCHS and column.name.endswith(suffix):
                 found[column.name] = column - int(seconds * units)
-        if isinstance(column.type, sa.DateTime | db.UtcDateTime):
+        if isinstance(column.type, sa.DateTime | UtcDateTime):
             moved = database.moved.format(quote(column.name), repr(-seconds))
             found[column.name] = sa.literal_column(moved, column.type)
     return found
@@ -215,7 +220,7 @@ class Database:
             return None
         if backend == "sqlite":
             self.clock.attach(made.sync_engine)
-        return db.lent_engine(made)
+        return lent_engine(made)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -268,11 +273,11 @@ def on_server(url: str | sa.URL) -> Iterator[Database]:
 
     url: with a database that is made for tests. Raises ConfigError, DatabaseUnavailable.
     """
-    given = db.parse_url(url)
+    given = parse_url(url)
     name = f"msgworker_test_{uuid.uuid4().hex[:12]}"
     make, drop, limit, own_url = _schema(given, name)
     server = sa.create_engine(given, poolclass=sa.NullPool, isolation_level="AUTOCOMMIT")
-    with db.connecting(server) as conn:
+    with connecting(server) as conn:
         conn.exec_driver_sql(make)
     try:
         engine = sa.create_engine(own_url)
@@ -281,7 +286,7 @@ def on_server(url: str | sa.URL) -> Iterator[Database]:
         with _disposed(Database(shown, engine, ServerClock(apps, engine), apps)) as made:
             yield made
     finally:
-        with db.connecting(server) as conn:
+        with connecting(server) as conn:
             conn.exec_driver_sql(limit)
             conn.exec_driver_sql(drop)
 
@@ -406,7 +411,7 @@ class _Elsewhere:
 
 def _same(one: sa.Engine, other: sa.Engine) -> bool:
     with suppress(ConfigError):  # of a database that msgworker does not know
-        return one.url == other.url or db.same_database(one.url, db.plain_url(other.url))
+        return one.url == other.url or same_database(one.url, plain_url(other.url))
     return False
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, fields
 
-from msgworker.db import outage_pause
+from msgworker.db.errors import outage_pause
 from msgworker.errors import DatabaseUnavailable, ExitCode, MsgworkerError
 from msgworker.instance.observers import Tally
 from msgworker.instance.stop import GRACE, Signals, StopRequest, Working, end_by

@@ -20,10 +20,10 @@ from typing import Any
 from sqlalchemy.exc import SAWarning
 
 from msgworker import MessageTable
-from msgworker.db import DATABASES, NAMES
+from msgworker.db.database import DATABASES, NAMES
 from msgworker.errors import DuplicateMessage
 from msgworker.store.done import NotTogether
-from msgworker.table import tables_for
+from msgworker.table.build import tables_for
 from tests.support.acts import Compiled, acts
 
 SUBJECTS = (

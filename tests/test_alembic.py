@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from msgworker import App, MessageTable, SchemaError
 from msgworker.alembic import include_object
-from msgworker.table import NEWEST
+from msgworker.table.build import NEWEST
 from tests.support.programs import environment
 from tests.support.waiting import in_thread, until
 from tests.upgrade import kept

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.mysql import mysqldb, pymysql
 
 from msgworker import App, MessageTable, queries
-from msgworker.db import DATABASES, NAMES, printing
+from msgworker.db.database import DATABASES, NAMES, printing
 from msgworker.errors import DuplicateMessage
 from msgworker.queries import counts, remaining
 from msgworker.queries.explain import Asked
@@ -26,7 +26,8 @@ from msgworker.schema import apply
 from msgworker.store import slices
 from msgworker.store.controls import asking_jobs
 from msgworker.store.done import NotTogether
-from msgworker.table import ROLES, Slice, tables_for
+from msgworker.table.build import tables_for
+from msgworker.table.columns import ROLES, Slice
 from tests.oracle_driver import Log
 from tests.oracle_lint import lint
 from tests.statements import Sent

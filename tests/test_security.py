@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from msgworker import App
 from msgworker.coordination import RedisLocks, redis
-from msgworker.db import beside
+from msgworker.db.engine import beside
 from tests.names import nodes_of, tree_of
 from tests.support.rows import send
 

@@ -18,8 +18,8 @@ from msgworker.declaring import HandlerOptions
 from msgworker.events import EVENTS, EventName
 from msgworker.message import State, StateName
 from msgworker.producing import AllSendOptions, ManyOptions
-from msgworker.table import COLUMNS, Cols, MessageTable
-from msgworker.table.columns import Columns
+from msgworker.table.columns import COLUMNS, Cols, Columns
+from msgworker.table.spec import MessageTable
 from msgworker.web.sessions import Role, RoleName
 from tests import keywords
 

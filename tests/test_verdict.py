@@ -10,7 +10,7 @@ import pytest
 from msgworker.message import State
 from msgworker.queries.explain import Asked, Facts, Verdict, World, sentence, verdict
 from msgworker.queries.instances import InstanceInfo, Life, TopicLimit
-from msgworker.table import Slice
+from msgworker.table.columns import Slice
 
 LIVE = InstanceInfo("live", Life.LIVE, topics=("t",))
 DEAD = InstanceInfo("dead", Life.DEAD)

@@ -18,7 +18,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError
 
 from msgworker import MessageTable
-from msgworker.db import Database
+from msgworker.db.database import Database
 from msgworker.schema import apply as schema
 from proof.oracle import standins
 from tests.debian import SERVERS

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from msgworker import App, db
+from msgworker import App
 from msgworker.cli.options import Call, audited, limited, on_table
 from msgworker.cli.output import (
     Column,
@@ -35,6 +35,7 @@ from msgworker.cli.rerun import print_act
 from msgworker.cli.show import age_of, as_dict, items_dict, items_text, tries_of, what
 from msgworker.config import id_of
 from msgworker.counted import many, plural, that_hold_up
+from msgworker.db.errors import masked
 from msgworker.message import State, topic_of
 from msgworker.queries.counts import Count, Exact, total
 from msgworker.queries.explain import Explanation
@@ -344,7 +345,7 @@ def status(call: Call, dead_unacknowledged: bool) -> int:
     if call.as_json:
         print_json(
             {
-                "database": db.masked(app.engine.url),
+                "database": masked(app.engine.url),
                 "table": app.table.name,
                 "counts": [
                     asdict(one)

@@ -216,7 +216,7 @@ class Main(click.Group):
         alone, args = not args, args or ["--help"]
         for word in args:
             if found := _URL.search(word):  # also one in the wrong place, such as --table=URL
-                from msgworker.db import secrets_of
+                from msgworker.db.errors import secrets_of
 
                 call.secrets |= secrets_of(found[0])
         try:
@@ -238,7 +238,7 @@ class Main(click.Group):
 def _traceback(error: BaseException, call: Invocation) -> None:
     import traceback
 
-    from msgworker.db import without
+    from msgworker.db.errors import without
 
     for line in "".join(traceback.format_exception(error)).splitlines():
         click.echo(visible(without(line, call.secrets)), err=True)

@@ -11,33 +11,14 @@ from typing import Any
 
 import click
 
-from msgworker import App, db
+from msgworker import App, coordination
+from msgworker.cli import output
 from msgworker.cli.options import Call, as_json, audited, common, flags, on_table, target
-from msgworker.cli.output import (
-    Column,
-    NothingMatched,
-    Usage,
-    age,
-    note,
-    print_json,
-    print_list,
-    print_table,
-    safe,
-)
 from msgworker.cli.rerun import print_act
 from msgworker.config import Configuration
-from msgworker.coordination import (
-    Dealer,
-    Everywhere,
-    Instance,
-    Lease,
-    LockCentre,
-    OneJob,
-    Partitions,
-    Segments,
-)
 from msgworker.coordination.centres import DATABASE, open_centre
 from msgworker.counted import plural
+from msgworker.db.errors import secrets_of
 from msgworker.errors import ConfigError
 from msgworker.instance.state import Scope
 from msgworker.instance.stop import Signals, StopRequest, beside, end_by
@@ -56,9 +37,9 @@ def locks(call: Call, prefix: str, name: str | None, force: bool) -> None:
     With --release NAME: free a lock at once. Its holder notices at its next renewal.
     """
     if name is None and (force or any(call.how.values())):
-        raise Usage("--force, --dry-run, --actor and --reason go with --release NAME")
+        raise output.Usage("--force, --dry-run, --actor and --reason go with --release NAME")
     if name is not None and prefix:
-        raise Usage("give --prefix or --release, not both")
+        raise output.Usage("give --prefix or --release, not both")
     keep_secrets(call)
     conf = call.conf
     if name is None and conf.locks != DATABASE and call.app_ref is None:
@@ -67,7 +48,7 @@ def locks(call: Call, prefix: str, name: str | None, force: bool) -> None:
         centre = open_centre(conf.locks, call.app.engine, schema=call.app.table.schema)
     with closing(centre):
         if name is None:
-            print_list(
+            output.print_list(
                 centre.held(prefix),
                 COLUMNS,
                 as_json=call.as_json,
@@ -77,11 +58,13 @@ def locks(call: Call, prefix: str, name: str | None, force: bool) -> None:
             return
         done = call.app.ops.release_lock(name, centre=centre, force=force, **call.how)
     if not done:
-        raise NothingMatched(f"lock {name} is not held" + (" any more" if done.matched else ""))
-    print_act(done, call.as_json, {"lock": name, "released": True}, f"released {safe(name)}")
+        raise output.NothingMatched(
+            f"lock {name} is not held" + (" any more" if done.matched else "")
+        )
+    print_act(done, call.as_json, {"lock": name, "released": True}, f"released {output.safe(name)}")
 
 
-def _dict(one: Lease) -> dict[str, Any]:
+def _dict(one: coordination.Lease) -> dict[str, Any]:
     return {
         "lock": one.name,
         "owner": one.owner,
@@ -92,11 +75,11 @@ def _dict(one: Lease) -> dict[str, Any]:
 
 
 COLUMNS = (
-    Column("LOCK", "name", share=2, least=12),
-    Column("OWNER", "owner", share=2, least=12),
-    Column("TOKEN", "token", "right"),
-    Column("HELD", lambda one: age(one.age), "right"),
-    Column("LEFT", lambda one: age(one.ttl), "right"),
+    output.Column("LOCK", "name", share=2, least=12),
+    output.Column("OWNER", "owner", share=2, least=12),
+    output.Column("TOKEN", "token", "right"),
+    output.Column("HELD", lambda one: output.age(one.age), "right"),
+    output.Column("LEFT", lambda one: output.age(one.ttl), "right"),
 )
 
 
@@ -114,13 +97,13 @@ def scoped(conf: Configuration, app: App) -> Iterator[Scope | None]:
     if kind == "everywhere" and not rest:
         yield None
     elif kind == "instance":
-        yield Instance(rest)
+        yield coordination.Instance(rest)
     elif kind == "job" and rest.isdecimal() and rest.isascii():
-        yield OneJob(int(rest[:20]))
+        yield coordination.OneJob(int(rest[:20]))
     elif kind == "partitions":
         shards, group = _shards(rest, place, app)
         with _locks(conf, app) as locks:
-            yield Partitions(locks, shards=shards, group=group)
+            yield coordination.Partitions(locks, shards=shards, group=group)
     elif kind == "segments" and not rest:
         if not conf["segments"]:
             raise ConfigError(
@@ -128,7 +111,7 @@ def scoped(conf: Configuration, app: App) -> Iterator[Scope | None]:
                 'segments = {"order:segment:0" = [0, 1], "order:segment:1" = [2, 3]}'
             )
         with _locks(conf, app) as locks:
-            yield Segments(locks, conf["segments"], on_outage=conf["on_outage"])
+            yield coordination.Segments(locks, conf["segments"], on_outage=conf["on_outage"])
     else:
         raise ConfigError(f"{place} must be {KINDS}; got {conf['scope']!r:.80}")
 
@@ -136,12 +119,12 @@ def scoped(conf: Configuration, app: App) -> Iterator[Scope | None]:
 def check_scope(conf: Configuration, app: App) -> None:
     """Raise ConfigError for an impossible scope."""
     with scoped(conf, app) as scope:
-        (scope or Everywhere()).check(app.table)
+        (scope or coordination.Everywhere()).check(app.table)
 
 
 def keep_secrets(call: Call) -> None:
     """Keep the password of the locks out of all output."""
-    call.invocation.secrets |= db.secrets_of(call.conf.locks)
+    call.invocation.secrets |= secrets_of(call.conf.locks)
 
 
 def _shards(text: str, place: str, app: App) -> tuple[int, str]:
@@ -152,7 +135,7 @@ def _shards(text: str, place: str, app: App) -> tuple[int, str]:
     return int(shards[:20]) if shards else app.table.shards, group
 
 
-def _locks(conf: Configuration, app: App) -> closing[LockCentre]:
+def _locks(conf: Configuration, app: App) -> closing[coordination.LockCentre]:
     return closing(open_centre(conf.locks, app.engine, schema=app.table.schema))
 
 
@@ -171,29 +154,29 @@ def partitions(call: Call) -> None:
     app, conf = call.app, call.conf
     kind, _, rest = conf["scope"].strip().partition(":")
     if kind not in ("partitions", "everywhere"):
-        raise Usage(f"the scope is {conf['scope']}; give --scope partitions:SHARDS[:GROUP]")
+        raise output.Usage(f"the scope is {conf['scope']}; give --scope partitions:SHARDS[:GROUP]")
     given = rest if kind == "partitions" else ""
     shards, group = _shards(given, f"scope ({conf.origins['scope']})", app)
     with _locks(conf, app) as locks:
-        scope = Partitions(locks, shards=shards, group=group)
+        scope = coordination.Partitions(locks, shards=shards, group=group)
         found = scope.status(app.table)
         members, _ = scope.view(app.table)
     if call.as_json:
-        print_json([asdict(one) for one in found])
+        output.print_json([asdict(one) for one in found])
     else:
         columns = (
-            Column("SHARD", "shard", "right"),
-            Column("CUR", "cur", share=1),
-            Column("REQ", "req", share=1),
+            output.Column("SHARD", "shard", "right"),
+            output.Column("CUR", "cur", share=1),
+            output.Column("REQ", "req", share=1),
         )
-        print_table(columns, found)
+        output.print_table(columns, found)
         counts = Counter(one.cur for one in found if one.cur)
         lost = len(found) - sum(counts.values())
         moving = sum(one.req is not None and one.cur is not None for one in found)
         free = f"{plural(lost, 'shard')} without an owner"
-        note(f"{plural(len(members), 'member')}; {free}, {moving} to move")
+        output.note(f"{plural(len(members), 'member')}; {free}, {moving} to move")
     if not members:
-        raise NothingMatched("no instance works with partitions of this table now")
+        raise output.NothingMatched("no instance works with partitions of this table now")
 
 
 @click.command("deal")
@@ -215,10 +198,10 @@ def deal(call: Call, instance_type: tuple[str, ...], size: int, once: bool) -> N
     keep_secrets(call)
     app = call.app
     with _locks(call.conf, app) as locks:
-        dealer = Dealer(app, list(instance_type), size=size, locks=locks)
+        dealer = coordination.Dealer(app, list(instance_type), size=size, locks=locks)
         if once:
             count = dealer.deal_once()
-            print_json({"dealt": count}) if call.as_json else click.echo(
+            output.print_json({"dealt": count}) if call.as_json else click.echo(
                 f"dealt {plural(count, 'message')}"
             )
             return

@@ -18,11 +18,11 @@ from typing import Any
 
 from msgworker.cli.group import Invocation
 from msgworker.cli.output import visible
-from msgworker.db import without
+from msgworker.db.errors import without
 from msgworker.instance.running.traceback import trace_of
 from msgworker.logs import logger
 from msgworker.payload import as_json, shown
-from msgworker.table import MAX_ERROR
+from msgworker.table.columns import MAX_ERROR
 
 FACTS = ("instance", "msg_id", "object_id", "topic", "try")
 """Attributes of the records of an instance; records about a message have all of them."""

@@ -15,12 +15,15 @@ from typing import Any
 import click
 import sqlalchemy as sa
 
-from msgworker import App, db
+from msgworker import App
 from msgworker.cli import logs
 from msgworker.cli.group import METAVAR, Invocation, debug_option, is_reference
 from msgworker.cli.output import Usage, visible
 from msgworker.commands import command
 from msgworker.config import SETTINGS, Configuration, flag_of, load
+from msgworker.db import errors
+from msgworker.db.errors import MASK, secrets_of
+from msgworker.db.servers import DatabaseFile
 from msgworker.errors import MsgworkerError, SchemaError
 from msgworker.instance.running.traceback import library_of
 from msgworker.message import State
@@ -80,7 +83,7 @@ class Call:
             conf, app = self.conf, self.imported
             app.add_configured(conf)
             return app
-        self.invocation.secrets |= db.secrets_of(self.conf.url)  # before anything can fail
+        self.invocation.secrets |= secrets_of(self.conf.url)  # before anything can fail
         return self._opened(App.from_config(self.conf))
 
     @functools.cached_property
@@ -102,7 +105,7 @@ class Call:
         if not isinstance(app, App):
             has = f"; its Apps: {', '.join(apps)}" if apps else ""
             raise Usage(f"{ref} is a {type(app).__name__}, but must be a msgworker App{has}")
-        self.invocation.secrets |= db.secrets_of(app.engine.url)
+        self.invocation.secrets |= secrets_of(app.engine.url)
         return self._opened(app)
 
     @property
@@ -120,7 +123,7 @@ class Call:
     def _opened(self, app: App) -> App:
         self.invocation.engine = app.engine
         self.ctx.call_on_close(app.engine.dispose)
-        path = db.DatabaseFile(app.engine).path
+        path = DatabaseFile(app.engine).path
         missing = os.path.isdir(os.path.dirname(path)) and not os.path.exists(path)
         if missing and self.ctx.info_name not in WITHOUT_A_FILE:
             raise SchemaError(
@@ -187,10 +190,10 @@ def _masked(name: str, value: str) -> str:
     if name != "url":
         return value
     try:
-        masked = db.masked(sa.make_url(value))
+        masked = errors.masked(sa.make_url(value))
     except (sa.exc.ArgumentError, ValueError):
-        return db.MASK
-    return masked if db.MASK in masked else value
+        return MASK
+    return masked if MASK in masked else value
 
 
 def options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -205,10 +205,10 @@ def ours(error: Exception, engine: sa.Engine | None) -> Exception:
         return error
     from sqlalchemy.exc import DBAPIError, TimeoutError
 
-    from msgworker import db
+    from msgworker.db.connections import refusal
 
     known = isinstance(error, DBAPIError | TimeoutError)
-    return db.refusal(engine, error) if known else error
+    return refusal(engine, error) if known else error
 
 
 # --- Lines, tables and JSON.
@@ -220,7 +220,7 @@ def ours(error: Exception, engine: sa.Engine | None) -> Exception:
 def print_error(text: str, secrets: Collection[str] = ()) -> None:
     """One line on stderr: `msgworker: what, where, how to fix it`; wrapped on a terminal."""
     if secrets or "://" in text or "=" in text:
-        from msgworker.db import without
+        from msgworker.db.errors import without
 
         text = without(text, secrets)
     line = " ".join(text.split("\n"))

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from msgworker import App
+from msgworker.cli import output
 from msgworker.cli.logs import screen
 from msgworker.cli.options import (
     UNACKNOWLEDGED,
@@ -25,16 +26,6 @@ from msgworker.cli.options import (
     target,
     unacknowledged,
     writes,
-)
-from msgworker.cli.output import (
-    NOTHING_MATCHED,
-    NothingMatched,
-    Usage,
-    again,
-    confirm,
-    note,
-    print_json,
-    safe,
 )
 from msgworker.cli.show import as_dict, instant_of
 from msgworker.commands import command
@@ -67,11 +58,13 @@ def choice_of(given: dict[str, Any]) -> dict[str, Any]:
     chosen["operation"] = operation_of(given)
     chosen["rate"] = rate_of(given)
     if ids and named:
-        raise Usage(f"give ids or a filter, not both: {_first_filter()}")
+        raise output.Usage(f"give ids or a filter, not both: {_first_filter()}")
     if chosen["operation"] is not None and named:
-        raise Usage("--operation continues with the original selection; give no ids and no filter")
+        raise output.Usage(
+            "--operation continues with the original selection; give no ids and no filter"
+        )
     if not ids and not named and chosen["operation"] is None:
-        raise Usage("give ids, or a filter such as --status dead, --topic or --error")
+        raise output.Usage("give ids, or a filter such as --status dead, --topic or --error")
     return chosen | {"ids": list(dict.fromkeys(ids)) or None}
 
 
@@ -96,7 +89,7 @@ def rate_of(given: dict[str, Any]) -> float | None:
         return None
     match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?)(?:/s)?", text, re.ASCII)
     if match is None or float(match[1]) <= 0:
-        raise Usage(f"--rate must be messages a second such as 50 or 50/s, got {text!r:.60}")
+        raise output.Usage(f"--rate must be messages a second such as 50 or 50/s, got {text!r:.60}")
     return float(match[1])
 
 
@@ -125,9 +118,11 @@ def carry_out(
             return would
         ask(app, would, question, yes=yes, always=always_ask)
         if aside(would):
-            note(f"{plural(total, 'message')}{aside(would)}")
+            output.note(f"{plural(total, 'message')}{aside(would)}")
     elif dry_run:
-        raise Usage("--operation has no --dry-run; `msgworker audit` shows the progress so far")
+        raise output.Usage(
+            "--operation has no --dry-run; `msgworker audit` shows the progress so far"
+        )
     with _watched(None if total is None else would.matched) as on_progress:
         return write(**asked, progress=on_progress)
 
@@ -136,7 +131,7 @@ def ask(app: App, would: Repaired, question: str, *, yes: bool, always: bool = F
     """Ask for confirmation before more than one message is changed; question: see `carry_out`."""
     if would > 1 or (always and would):
         many = f"{plural(int(would), 'message')} of {app.table.name}"
-        confirm(question.replace("{}", many + aside(would), 1), yes=yes)
+        output.confirm(question.replace("{}", many + aside(would), 1), yes=yes)
 
 
 def aside(would: Repaired) -> str:
@@ -175,8 +170,8 @@ def _watched(total: int | None) -> Iterator[OnProgress]:
         status("")
         if last:
             how = f"continue with: {command(f'{name} --operation {last[0].op_id}')}"
-            how = how if name != "release" else f"run it again: {again()}"
-            note(f"interrupted: {last[0].changed:,} changed so far; {how}")
+            how = how if name != "release" else f"run it again: {output.again()}"
+            output.note(f"interrupted: {last[0].changed:,} changed so far; {how}")
         raise
     status("")
 
@@ -208,26 +203,27 @@ def print_result(
     nothing matches.
     """
     if json:
-        print_json(as_json_of(done, word))
+        output.print_json(as_json_of(done, word))
     elif done.matched == 0:
         pass  # the error is printed
     elif done.dry_run:
         click.echo(f"would {verb} {plural(done.changed, 'message')}{aside(done)}")
         for info in done.sample:
             click.echo(
-                f"  {info.msg_id}  {info.status}  {safe(info.topic)}  {safe(info.object_id)}"
+                f"  {info.msg_id}  {info.status}  {output.safe(info.topic)}  "
+                f"{output.safe(info.object_id)}"
             )
         if done.changed > len(done.sample) > 0:
             click.echo(f"  ... and {done.changed - len(done.sample):,} more")
     elif done.requested:
         click.echo(f"{word} {done.changed - done.requested:,}, requested {done.requested:,}")
-        note("running ones end when their handlers do; `msgworker explain ID` says more")
+        output.note("running ones end when their handlers do; `msgworker explain ID` says more")
     else:
         click.echo(f"{word} {done.changed:,}")
     _print_skips(done)
     if done.matched == 0:
-        raise NothingMatched(nothing())
-    return 0 if done.changed and done.changed >= named else NOTHING_MATCHED
+        raise output.NothingMatched(nothing())
+    return 0 if done.changed and done.changed >= named else output.NOTHING_MATCHED
 
 
 def print_act(
@@ -236,7 +232,7 @@ def print_act(
     """Print what was done to one thing, such as a topic. said, more: of it, in JSON. text: such as
     "paused orders"; already: that nothing was to be done."""
     if json:
-        print_json({"operation": done.op_id, **said, "dry_run": done.dry_run, **more})
+        output.print_json({"operation": done.op_id, **said, "dry_run": done.dry_run, **more})
     elif not done:
         click.echo(already)
     else:
@@ -248,14 +244,14 @@ def _print_skips(done: Repaired) -> None:
     same = Counter(skip.why for skip in done.skips)
     if done.skipped > EXAMPLES:
         why = ", ".join(f"{count:,} {reason}" for reason, count in done.why)
-        note(f"{done.skipped:,} were skipped: {why}")
+        output.note(f"{done.skipped:,} were skipped: {why}")
     for skip in done.skips[:EXAMPLES]:
-        note(str(skip) if same[skip.why] == 1 else skip.fact)
+        output.note(str(skip) if same[skip.why] == 1 else skip.fact)
     if done.skipped > EXAMPLES:
-        note(f"... and {done.skipped - EXAMPLES:,} more")
+        output.note(f"... and {done.skipped - EXAMPLES:,} more")
     for reason, count in same.items():
         if count > 1 and reason in ADVICE:
-            note(f"if {reason}: {ADVICE[reason]}")
+            output.note(f"if {reason}: {ADVICE[reason]}")
 
 
 def as_json_of(done: Repaired, word: str) -> dict[str, Any]:

@@ -11,12 +11,13 @@ from msgworker.app import table_from
 from msgworker.cli.options import Call, app_option, common, flags, on_table
 from msgworker.cli.output import Usage, note, print_json, print_text, safe, visible
 from msgworker.counted import plural
-from msgworker.db import DATABASES, MOST_PARTITIONS, NAMES, masked, of
+from msgworker.db.database import DATABASES, MOST_PARTITIONS, NAMES, of
+from msgworker.db.errors import masked
 from msgworker.doctor import Finding, Severity
 from msgworker.errors import SchemaError
 from msgworker.schema import apply
 from msgworker.schema.apply import Plan, Step
-from msgworker.table import NEWEST
+from msgworker.table.build import NEWEST
 
 # --- `init-db` and `ddl`: create the tables, or print the script that creates them.
 

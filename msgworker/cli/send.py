@@ -19,7 +19,8 @@ from msgworker.cli.show import print_changes
 from msgworker.config import id_of
 from msgworker.config.values import duration_or_instant, seconds
 from msgworker.counted import plural
-from msgworker.db import Trouble, trouble
+from msgworker.db.database import Trouble
+from msgworker.db.errors import trouble
 from msgworker.errors import DatabaseUnavailable, PayloadError, SchemaError
 from msgworker.logs import logger
 from msgworker.message import ON_DUPLICATE, UNIQUE, State

@@ -10,16 +10,7 @@ from typing import Any
 import click
 
 from msgworker import App
-from msgworker.cli.options import (
-    Call,
-    asks_for_dead,
-    filters,
-    id_in_range,
-    limited,
-    of_group,
-    on_table,
-    unacknowledged,
-)
+from msgworker.cli import options
 from msgworker.cli.output import (
     NOTHING_MATCHED,
     Column,
@@ -126,16 +117,16 @@ def items_dict(items: Items | None) -> dict[str, Any] | None:
 
 
 @click.command("list")
-@filters
-@unacknowledged
-@of_group
-@limited(50)
+@options.filters
+@options.unacknowledged
+@options.of_group
+@options.limited(50)
 @click.option("--after", metavar="ID", type=int, help="After this id: the next page.")
-@on_table
-def list_(call: Call, after: int | None, since: str | None, **asked: Any) -> int:
+@options.on_table
+def list_(call: options.Call, after: int | None, since: str | None, **asked: Any) -> int:
     """List messages by filter, the oldest first."""
-    asks_for_dead(asked)
-    asked |= {"after": id_in_range(after), "since": instant_of(since)}
+    options.asks_for_dead(asked)
+    asked |= {"after": options.id_in_range(after), "since": instant_of(since)}
     found: Found[MessageInfo] = call.app.ops.find(**asked)
     if call.as_json:
         page = {"messages": [as_dict(info) for info in found]}
@@ -226,8 +217,8 @@ def instant_of(text: str | None) -> datetime | None:
 @click.option(
     "--items", metavar="N", type=int, default=20, help="How many items of a fan-out; default 20."
 )
-@on_table
-def show(call: Call, msg_id: str, all_: bool, items: int) -> None:
+@options.on_table
+def show(call: options.Call, msg_id: str, all_: bool, items: int) -> None:
     """Show a message with its payload, last error, failed tries and items."""
     number, app = id_of(msg_id), call.app
     info = app.ops.show(number, items=items)
@@ -340,9 +331,9 @@ def _status(info: MessageInfo, max_tries: int) -> str:
 
 @click.command("audit")
 @click.argument("msg_id", metavar="[ID]", required=False)
-@limited(50)
-@on_table
-def audit(call: Call, msg_id: str | None, limit: int) -> int:
+@options.limited(50)
+@options.on_table
+def audit(call: options.Call, msg_id: str | None, limit: int) -> int:
     """List what operators did, newest first: all operations, or those that changed message ID."""
     number = None if msg_id is None else id_of(msg_id)
     found = call.app.ops.audit(number, limit=limit)

@@ -8,18 +8,8 @@ from typing import Any
 import click
 
 from msgworker import App
+from msgworker.cli import output
 from msgworker.cli.options import Call, audited, on_table, writes
-from msgworker.cli.output import (
-    Column,
-    NothingMatched,
-    Usage,
-    age,
-    note,
-    print_list,
-    safe,
-    since,
-    when,
-)
 from msgworker.cli.rerun import carry_out, long_work, operation_of, print_act, print_result, rate_of
 from msgworker.commands import command
 from msgworker.config.values import duration_or_instant, nearest
@@ -60,11 +50,11 @@ def release(
     or from before the table was adopted.
     """
     if nobody == (instance is not None):
-        raise Usage("give the id of an instance, or --nobody")
+        raise output.Usage("give the id of an instance, or --nobody")
     if nobody and force:
-        raise Usage("--force is for an instance; --nobody needs no --force")
+        raise output.Usage("--force is for an instance; --nobody needs no --force")
     if not nobody and (older_than is not None or any_age):
-        raise Usage("--older-than and --any-age go with --nobody")
+        raise output.Usage("--older-than and --any-age go with --nobody")
     app = call.app
     if instance is None:
         done = carry_out(
@@ -79,7 +69,7 @@ def release(
         nothing = "no message is at 1 without an owner, or none for so long"
     else:
         if force and not call.how["dry_run"]:
-            note(
+            output.note(
                 "if it is alive, its messages are given back when its lease would have ended; wait"
             )
         done = carry_out(
@@ -125,9 +115,9 @@ def purge(call: Call, older_than: str | None, **given: Any) -> int:
     """Delete done messages that finished long ago, in short transactions."""
     operation, rate = operation_of(given), rate_of(given)
     if (older_than is None) == (operation is None):
-        raise Usage("give --older-than, such as 30d, or --operation")
+        raise output.Usage("give --older-than, such as 30d, or --operation")
     if operation is not None and any(given.values()):
-        raise Usage("--operation continues with the original selection; give no other one")
+        raise output.Usage("--operation continues with the original selection; give no other one")
     archives, app = given["archive_to"] is not None, call.app
     done = carry_out(
         app,
@@ -162,22 +152,22 @@ def pause(call: Call, topic: str | None) -> None:
     app = call.app
     if topic is None:
         if any(call.how.values()):
-            raise Usage("give the TOPIC to pause")
+            raise output.Usage("give the TOPIC to pause")
         nothing = "no topic is paused"
-        print_list(app.ops.pauses(), PAUSE_COLUMNS, as_json=call.as_json, nothing=nothing)
+        output.print_list(app.ops.pauses(), PAUSE_COLUMNS, as_json=call.as_json, nothing=nothing)
         return
     done = app.ops.pause(topic, **call.how)
-    name, result = safe(topic), {"topic": topic, "paused": True}  # also if it was so before
+    name, result = output.safe(topic), {"topic": topic, "paused": True}  # also if it was so before
     print_act(done, call.as_json, result, f"paused {name}", f"topic {name} is paused already")
     if app.topics is not None and topic not in app.topics and app.topics:
-        note(f"no handler here takes topic {topic}")
+        output.note(f"no handler here takes topic {topic}")
 
 
 PAUSE_COLUMNS = (
-    Column("TOPIC", "topic", share=1),
-    Column("SINCE", lambda one: age(since(one.paused_at)), "right"),
-    Column("ACTOR", "actor", share=1),
-    Column("REASON", "reason", share=2),
+    output.Column("TOPIC", "topic", share=1),
+    output.Column("SINCE", lambda one: output.age(output.since(one.paused_at)), "right"),
+    output.Column("ACTOR", "actor", share=1),
+    output.Column("REASON", "reason", share=2),
 )
 
 
@@ -189,8 +179,10 @@ def resume(call: Call, topic: str) -> None:
     """Resume a paused TOPIC."""
     done = call.app.ops.resume(topic, **call.how)
     if not done:
-        raise NothingMatched(f"topic {topic} is not paused")
-    print_act(done, call.as_json, {"topic": topic, "resumed": True}, f"resumed {safe(topic)}")
+        raise output.NothingMatched(f"topic {topic} is not paused")
+    print_act(
+        done, call.as_json, {"topic": topic, "resumed": True}, f"resumed {output.safe(topic)}"
+    )
 
 
 # --- `schedules`: list them, pause, resume, delete, and send the message of one now.
@@ -213,14 +205,14 @@ def schedules(call: Call, action: str | None, name: str | None) -> None:
     """List schedules with their next five ticks; or pause, resume, delete one, or send its message
     now."""
     if action is not None and action not in ACTIONS:
-        raise Usage(f"unknown action {action!r:.60}; {nearest(action, ACTIONS)}")
+        raise output.Usage(f"unknown action {action!r:.60}; {nearest(action, ACTIONS)}")
     if action is not None and name is None:
-        raise Usage(f"name the schedule: {command(f'schedules {action} NAME')}")
+        raise output.Usage(f"name the schedule: {command(f'schedules {action} NAME')}")
     if action is None and any(call.how.values()):
-        raise Usage(f"what is to be done? {', '.join(ACTIONS)}, and the name of a schedule")
+        raise output.Usage(f"what is to be done? {', '.join(ACTIONS)}, and the name of a schedule")
     app = call.app
     if action is None or name is None:
-        print_list(
+        output.print_list(
             app.ops.schedules(),
             SCHEDULE_COLUMNS,
             as_json=call.as_json,
@@ -234,12 +226,12 @@ def schedules(call: Call, action: str | None, name: str | None) -> None:
     except ConfigError as error:
         if name in {one.name for one in app.ops.schedules() if one.stored}:
             raise
-        raise NothingMatched(str(error)) from None
+        raise output.NothingMatched(str(error)) from None
     if not done and action == "resume":  # as with topics
-        raise NothingMatched(f"schedule {safe(name)} {already}")
+        raise output.NothingMatched(f"schedule {output.safe(name)} {already}")
     sent = done.sample[0].msg_id if done.sample else None
     result = {"schedule": name, "action": action, "changed": int(done)}
-    what, of = "" if sent is None else f": message {sent}", f"schedule {safe(name)}"
+    what, of = "" if sent is None else f": message {sent}", f"schedule {output.safe(name)}"
     print_act(done, call.as_json, result, f"{word} {of}{what}", f"{of} {already}", msg_id=sent)
 
 
@@ -262,11 +254,11 @@ def _problem(one: ScheduleInfo) -> str:
         return one.problem
     if one.paused_at is not None:
         why = f": {one.paused_reason}" if one.paused_reason else ""
-        return f"paused {when(one.paused_at)} by {one.paused_by or '-'}{why}"
+        return f"paused {output.when(one.paused_at)} by {one.paused_by or '-'}{why}"
     if not one.stored:
         return "not started yet"
     if one.late_seconds > LATE_SECONDS:
-        return f"due for {age(one.late_seconds)}: no instance fires it"
+        return f"due for {output.age(one.late_seconds)}: no instance fires it"
     return "not declared here" if one.declared is False else ""
 
 
@@ -275,12 +267,12 @@ def _state(one: ScheduleInfo) -> str:
 
 
 SCHEDULE_COLUMNS = (
-    Column("SCHEDULE", "name", share=1),
-    Column("SPEC", _spec, share=1),
-    Column("TOPIC", "topic", share=1),
-    Column("STATE", _state, share=1),
-    Column("LAST", lambda one: age(since(one.last_at))),
-    Column(
+    output.Column("SCHEDULE", "name", share=1),
+    output.Column("SPEC", _spec, share=1),
+    output.Column("TOPIC", "topic", share=1),
+    output.Column("STATE", _state, share=1),
+    output.Column("LAST", lambda one: output.age(output.since(one.last_at))),
+    output.Column(
         "NEXT TICKS (UTC)",
         lambda one: ", ".join(f"{tick:%Y-%m-%d %H:%M:%S}" for tick in one.next_times),
         share=2,

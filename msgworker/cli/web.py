@@ -8,12 +8,14 @@ from typing import Any
 
 import click
 
-from msgworker import App, db
+from msgworker import App
 from msgworker.app import origins_of, settings_of, table_from
 from msgworker.cli.options import CONFIG_FILE, Call, app_option, as_json, common, flags, target
 from msgworker.cli.output import Column, Usage, print_list
 from msgworker.config import SETTINGS, Configuration, load, setting_text
 from msgworker.coordination.centres import check_centre, masked_centre
+from msgworker.db.engine import parse_url
+from msgworker.db.errors import masked, secrets_of
 from msgworker.errors import ConfigError
 from msgworker.logs import Said, logger
 from msgworker.schedules import configured
@@ -115,16 +117,16 @@ def values_of(call: Call) -> list[tuple[str, Any, str]]:
 
 def display_value(call: Call, conf: Configuration, name: str) -> Any:
     if name == "locks":
-        call.invocation.secrets |= db.secrets_of(conf.locks)
+        call.invocation.secrets |= secrets_of(conf.locks)
         try:
             return masked_centre(check_centre(conf.locks))
         except ConfigError as error:
             raise ConfigError(f"locks ({conf.origins['locks']}): {error}") from None
     if name != "url" or conf[name] is None:
         return conf[name]
-    call.invocation.secrets |= db.secrets_of(conf.url)
+    call.invocation.secrets |= secrets_of(conf.url)
     try:
-        return db.masked(db.parse_url(conf.url))
+        return masked(parse_url(conf.url))
     except ConfigError as error:
         raise ConfigError(f"url ({conf.origins['url']}): {error}") from None
 

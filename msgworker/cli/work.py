@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from msgworker import App, Report, Worker, db
+from msgworker import App, Report, Worker
 from msgworker.app import columns_of, settings_of, table_from
 from msgworker.cli.locks import check_scope, keep_secrets, scoped
 from msgworker.cli.logs import StatusLine
@@ -23,6 +23,7 @@ from msgworker.cli.output import Usage, print_json
 from msgworker.cli.processes import Fleet, Parent
 from msgworker.config import SETTINGS, Configuration, flag_of, id_of
 from msgworker.coordination import OneJob
+from msgworker.db.engine import same_database
 from msgworker.errors import ConfigError
 from msgworker.instance.counting import left_soon
 from msgworker.instance.stop import Signals, StopRequest
@@ -263,7 +264,7 @@ def _same(conf: Configuration, name: str, value: Any) -> bool:
     if name != "url":
         return bool(conf[name] == value)
     try:
-        return db.same_database(conf.url, value)
+        return same_database(conf.url, value)
     except ConfigError:  # an unset placeholder, for example: the App does not use it
         return False
 

@@ -9,19 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from msgworker.config.values import (
-    YEAR_SECONDS,
-    as_flag,
-    as_layout,
-    as_names,
-    as_texts,
-    as_where,
-    as_whole,
-    nearest,
-    number,
-    seconds,
-    whole,
-)
+from msgworker.config import values
 from msgworker.errors import ConfigError
 
 MAX_THREADS = 1024
@@ -36,7 +24,7 @@ Group = Literal["database", "table", "app", "work", "locks", "log", "web"]
 
 
 def _declared(
-    default: Any, kind: Kind, about: str, least: float = 0.0, most: float = YEAR_SECONDS
+    default: Any, kind: Kind, about: str, least: float = 0.0, most: float = values.YEAR_SECONDS
 ) -> Any:
     """A field of `Settings`: what its row in SETTINGS says of it."""
     return field(default=default, metadata={"row": (kind, default, about, least, most)})
@@ -124,14 +112,16 @@ class Settings:
                 if not isinstance(value, bool):
                     raise ConfigError(f"{one.name} must be True or False, got {value!r}")
             elif value is not None or default is not None:
-                check = whole if kind == "whole" else number
+                check = values.whole if kind == "whole" else values.number
                 check(one.name, value, least, most)
 
     @classmethod
     def of(cls, keywords: Mapping[str, Any]) -> Settings:
         """Those of the keywords of an App; raises ConfigError."""
         if unknown := sorted(set(keywords) - set(cls.names())):
-            raise ConfigError(f"unknown setting {unknown[0]!r}; {nearest(unknown[0], cls.names())}")
+            raise ConfigError(
+                f"unknown setting {unknown[0]!r}; {values.nearest(unknown[0], cls.names())}"
+            )
         return cls(**keywords)
 
     @property
@@ -159,7 +149,7 @@ class Setting:
     default: Any
     about: str
     least: float = 0.0
-    most: float = YEAR_SECONDS
+    most: float = values.YEAR_SECONDS
     choices: tuple[str, ...] = ()
 
     @property
@@ -169,9 +159,9 @@ class Setting:
     def read(self, value: Any, place: str) -> Any:
         """The value, checked; `place` names it in errors: --threads, MSGWORKER_THREADS, ..."""
         if self.kind == "seconds":
-            return seconds(place, value, self.least, self.most)
+            return values.seconds(place, value, self.least, self.most)
         if self.kind == "whole":
-            return whole(place, as_whole(value), self.least, self.most)
+            return values.whole(place, values.as_whole(value), self.least, self.most)
         if self.kind in _READERS:
             return _READERS[self.kind](value, place)
         if not isinstance(value, str) or not value.strip():
@@ -185,11 +175,11 @@ class Setting:
 
 
 _READERS: dict[str, Callable[[Any, str], Any]] = {
-    "flag": as_flag,
-    "texts": as_texts,
-    "names": as_names,
-    "where": as_where,
-    "layout": as_layout,
+    "flag": values.as_flag,
+    "texts": values.as_texts,
+    "names": values.as_names,
+    "where": values.as_where,
+    "layout": values.as_layout,
 }
 
 
@@ -199,7 +189,7 @@ def _row(
     default: Any,
     about: str,
     least: float = 0.0,
-    most: float = YEAR_SECONDS,
+    most: float = values.YEAR_SECONDS,
 ) -> Callable[[str], Setting]:
     """A setting of any name. kind: or the choices."""
     if isinstance(kind, tuple):

@@ -15,12 +15,12 @@ from msgworker.coordination.database import DatabaseLocks
 from msgworker.coordination.lease import LockCentre
 from msgworker.coordination.redis import RedisLocks
 from msgworker.coordination.zookeeper import ZooKeeperLocks
-from msgworker.db import MASK, secrets_of
+from msgworker.db.errors import MASK, secrets_of
 from msgworker.errors import ConfigError, LocksUnavailable
 from msgworker.instance.state import InstanceView, Scope, ScopeMember
 from msgworker.payload import is_text
 from msgworker.producing import Job
-from msgworker.table import MAX_INSTANCE_TYPE, Slice
+from msgworker.table.columns import MAX_INSTANCE_TYPE, Slice
 
 # --- The scopes.
 

@@ -21,7 +21,6 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
-from msgworker import db
 from msgworker.clock import clock
 from msgworker.coordination.lease import (
     Lease,
@@ -31,12 +30,18 @@ from msgworker.coordination.lease import (
     ended,
     extended,
 )
-from msgworker.db import Trouble, reason_of, trouble
+from msgworker.db.connections import reaching, refusal, unavailable
+from msgworker.db.database import Trouble, database_of
+from msgworker.db.engine import beside, open_engine
+from msgworker.db.errors import masked, reason_of, trouble
 from msgworker.errors import LocksUnavailable, MsgworkerError, SchemaError
 from msgworker.instance.connections import Connections
 from msgworker.schema import apply
 from msgworker.store import locks
-from msgworker.table import DEFAULT_NAME, LOCK, MessageTable, Tables, tables_for
+from msgworker.table.build import LOCK, tables_for
+from msgworker.table.columns import DEFAULT_NAME
+from msgworker.table.spec import MessageTable
+from msgworker.table.tables import Tables
 
 R = TypeVar("R")
 Work = Callable[[Connection], R]
@@ -75,7 +80,7 @@ class DatabaseLocks(LockCentre):
         self, url_or_engine: str | sa.URL | sa.Engine, *, schema: str | None = None
     ) -> None:
         super().__init__()
-        self.engine = db.open_engine(url_or_engine)
+        self.engine = open_engine(url_or_engine)
         self._spec = MessageTable(f"{schema}.{DEFAULT_NAME}" if schema else DEFAULT_NAME)
         self._found: Tables | None = None
         self._known: dict[str, float] = {}  # name -> until when it has its row
@@ -86,18 +91,18 @@ class DatabaseLocks(LockCentre):
         self._given: dict[tuple[str, str], int] = {}  # (name, owner) -> token
 
     def __repr__(self) -> str:
-        return f"DatabaseLocks({db.masked(self.engine.url)!r})"
+        return f"DatabaseLocks({masked(self.engine.url)!r})"
 
     @property
     def _tables(self) -> Tables:
         if self._found is None:  # without the lock of a cached_property, for a child of a fork
-            self._found = tables_for(self._spec, db.database_of(self.engine))
+            self._found = tables_for(self._spec, database_of(self.engine))
         return self._found
 
     def create_schema(self) -> list[str]:
         """Create the table of locks and its index if they are missing; the names of what was
         created. Idempotent. Raises DatabaseUnavailable, SchemaError."""
-        with db.reaching(self.engine):
+        with reaching(self.engine):
             return apply.create_locks(self.engine, self._tables)
 
     # ------------------------------------------------------------ what a lock centre does
@@ -317,13 +322,13 @@ class DatabaseLocks(LockCentre):
                     act = in_doubt
 
     def _reached(self) -> Tables:
-        with db.reaching(self.engine):
+        with reaching(self.engine):
             return self._tables
 
     def _own_lines(self) -> _Lines:
         lines = self._lines.get(os.getpid())
         if lines is None:
-            engines = tuple(db.beside(self.engine) for _ in range(2))
+            engines = tuple(beside(self.engine) for _ in range(2))
             lines = _Lines(engines, Connections(engines[0]), Connections(engines[1]))
             lines = self._lines.setdefault(os.getpid(), lines)  # another thread may be faster
         return lines
@@ -346,7 +351,7 @@ class DatabaseLocks(LockCentre):
                 late.join()
 
     def _refusal(self, error: Exception) -> Exception:
-        found = db.refusal(self.engine, error)
+        found = refusal(self.engine, error)
         if isinstance(found, SchemaError):
             return SchemaError(
                 f"{reason_of(error)}. Locks are kept in the table {LOCK.name}: run "
@@ -355,7 +360,7 @@ class DatabaseLocks(LockCentre):
         return LocksUnavailable(str(found))
 
     def _unavailable(self, error: Exception) -> LocksUnavailable:
-        return LocksUnavailable(str(db.unavailable(self.engine, error)))
+        return LocksUnavailable(str(unavailable(self.engine, error)))
 
 
 def _ms(seconds: float) -> int:

@@ -15,28 +15,24 @@ from typing import Any, Protocol
 
 import sqlalchemy as sa
 
+from msgworker import errors
 from msgworker.config import YEAR_SECONDS, number, whole
 from msgworker.config.values import renamed
 from msgworker.coordination.centres import check_instance_type
 from msgworker.coordination.database import DatabaseLocks
 from msgworker.coordination.lease import LockCentre, group_of, hold
 from msgworker.counted import plural
-from msgworker.db import Attempt, connecting, outage_pause, reaching, watch, writing
-from msgworker.errors import (
-    ConfigError,
-    DatabaseUnavailable,
-    LeaseBusy,
-    LeaseLost,
-    LocksUnavailable,
-    SchemaError,
-)
+from msgworker.db.connections import Attempt, connecting, reaching, watch, writing
+from msgworker.db.errors import outage_pause
 from msgworker.logs import logger
 from msgworker.queries import instances
 from msgworker.schema import apply
 from msgworker.store import locks as store
 from msgworker.store.candidates import newest
 from msgworker.store.locks import Undealt
-from msgworker.table import MAX_LOCK, MessageTable, Tables
+from msgworker.table.build import MAX_LOCK
+from msgworker.table.spec import MessageTable
+from msgworker.table.tables import Tables
 
 log = logger("msgworker.coordination")
 POLL_SECONDS = 0.5
@@ -76,14 +72,14 @@ class Dealer:
     ) -> None:
         given = instance_types
         if isinstance(given, str) or not isinstance(given, Sequence) or not given:
-            raise ConfigError(
+            raise errors.ConfigError(
                 f'instance_types must be a list, ["asA", "asB"] say; got {given!r:.80}'
             )
         self.instance_types = tuple(dict.fromkeys(check_instance_type(one) for one in given))
         self.size = whole("size", size, 1, store.BATCH)
         self.ttl = number("ttl", ttl, 0.3, 86_400)
         if app.table.instance_type is None:
-            raise ConfigError(
+            raise errors.ConfigError(
                 f"Dealer needs a column instance_type in table {app.table.name}: name it, "
                 "MessageTable(instance_type=...)"
             )
@@ -141,10 +137,10 @@ class Dealer:
                         failures, until = 0, time.monotonic() + longest
                         if not dealt:
                             stopping.wait(poll_seconds)
-            except LeaseBusy:
+            except errors.LeaseBusy:
                 if time.monotonic() >= until:
                     raise
-            except (LeaseLost, LocksUnavailable, DatabaseUnavailable) as error:
+            except (errors.LeaseLost, errors.LocksUnavailable, errors.DatabaseUnavailable) as error:
                 failures += 1
                 if failures == 1 and not stopping.is_set():
                     log.warning("dealer: %s; trying again", error)
@@ -184,7 +180,9 @@ class Dealer:
         t = self._app.tables
         if not t.has("instance_type"):
             add = apply.adding_column(self._app.engine, self._app.table, "instance_type")
-            raise SchemaError(f"a Dealer needs a column in table {t.spec.name}. Add it: {add}")
+            raise errors.SchemaError(
+                f"a Dealer needs a column in table {t.spec.name}. Add it: {add}"
+            )
         return t
 
     def _deal_all(self, t: Tables, check: Any, stopping: threading.Event) -> int:

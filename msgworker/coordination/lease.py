@@ -21,7 +21,8 @@ from msgworker.clock import clock
 from msgworker.config import YEAR_SECONDS, number, whole
 from msgworker.errors import ConfigError, LeaseBusy, LeaseLost, LocksUnavailable
 from msgworker.logs import logger
-from msgworker.table import MAX_LOCK, MAX_LOCK_OWNER, MessageTable
+from msgworker.table.build import MAX_LOCK, MAX_LOCK_OWNER
+from msgworker.table.spec import MessageTable
 
 # --- A lease is a lock that expires unless its holder renews it. It is advice.
 #

@@ -22,7 +22,8 @@ from msgworker.coordination.lease import (
 )
 from msgworker.errors import ConfigError, LocksUnavailable
 from msgworker.instance.state import InstanceView, Scope, ScopeMember
-from msgworker.table import MOST_SHARDS, MessageTable, Slice
+from msgworker.table.columns import MOST_SHARDS, Slice
+from msgworker.table.spec import MessageTable
 
 # --- The assignment of shards: pure functions of the live members and the present owners.
 #

@@ -16,7 +16,7 @@ from msgworker.coordination.lease import Lease, LockCentre, check_name, need_cen
 from msgworker.coordination.partitions import Moving, monotonic
 from msgworker.errors import ConfigError
 from msgworker.instance.state import InstanceView, Scope, ScopeMember
-from msgworker.table import MOST_SHARDS, Slice
+from msgworker.table.columns import MOST_SHARDS, Slice
 
 BUSY_SECONDS = (0.05, 0.15)
 EMPTY_SECONDS = 2.0

@@ -21,18 +21,8 @@ from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from msgworker.db import errors
 from msgworker.db.database import Database, Trouble, of
-from msgworker.db.errors import (
-    is_denied,
-    is_of_the_session,
-    is_overtime,
-    lacks_memory,
-    masked,
-    reason_of,
-    secrets_of,
-    trouble,
-    without,
-)
 from msgworker.db.servers import shares_sessions
 from msgworker.errors import ConfigError, DatabaseUnavailable, SchemaError, TookTooLong
 
@@ -127,7 +117,7 @@ def returned(conn: sa.Connection) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if is_of_the_session(error):
+        if errors.is_of_the_session(error):
             spoil(conn)
         raise
     finally:
@@ -196,7 +186,7 @@ def _effects(statement: str) -> tuple[bool, bool]:
 
 def _note_error(context: Any) -> None:
     error = context.sqlalchemy_exception or context.original_exception
-    if context.connection is not None and is_of_the_session(error):
+    if context.connection is not None and errors.is_of_the_session(error):
         spoil(context.connection)
 
 
@@ -254,7 +244,7 @@ def reading(
             with deadline(conn, seconds):
                 yield conn
         except DBAPIError as error:
-            if seconds is not None and is_overtime(error):
+            if seconds is not None and errors.is_overtime(error):
                 raise TookTooLong(whole or seconds) from error
             raise
 
@@ -339,8 +329,8 @@ def reaching(engine: sa.Engine) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        kind = trouble(error)
-        if isinstance(error, DatabaseUnavailable) or lacks_memory(error):
+        kind = errors.trouble(error)
+        if isinstance(error, DatabaseUnavailable) or errors.lacks_memory(error):
             raise
         if kind not in (Trouble.LOST, Trouble.REFUSED):
             raise
@@ -350,7 +340,7 @@ def reaching(engine: sa.Engine) -> Iterator[None]:
 
 def refusal(engine: sa.Engine, error: BaseException) -> DatabaseUnavailable | SchemaError:
     """The error for a missing table or column, a missing right or a wrong password."""
-    text = reason_of(error)
+    text = errors.reason_of(error)
     if re.search(
         r"no such|does not exist|doesn.t exist|unknown column|ORA-00904|ORA-00942", text, re.I
     ):
@@ -360,8 +350,8 @@ def refusal(engine: sa.Engine, error: BaseException) -> DatabaseUnavailable | Sc
 
 def unavailable(engine: sa.Engine, error: BaseException) -> DatabaseUnavailable:
     """The error with the name of the database (masked) and its own error text."""
-    text = without(reason_of(error) + _rights(error), secrets_of(engine.url))
-    return DatabaseUnavailable(f"cannot use the database {masked(engine.url)}: {text}")
+    text = errors.without(errors.reason_of(error) + _rights(error), errors.secrets_of(engine.url))
+    return DatabaseUnavailable(f"cannot use the database {errors.masked(engine.url)}: {text}")
 
 
 _RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE", "CREATE")
@@ -369,7 +359,7 @@ _RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE", "CREATE")
 
 def _rights(error: BaseException) -> str:
     """The rights that a refused statement needs, including those for locks (FOR UPDATE)."""
-    if not isinstance(error, DBAPIError) or not is_denied(error):
+    if not isinstance(error, DBAPIError) or not errors.is_denied(error):
         return ""
     words = set(re.findall(r"\w+", str(error.statement).upper()))
     words |= {"UPDATE"} if "SHARE" in words else set()  # FOR SHARE locks, too
@@ -532,7 +522,7 @@ class Attempt:
             yield
         except Exception as error:
             # Whatever the server has answered was rolled back.
-            self._committing = trouble(error) in (Trouble.LOST, Trouble.OTHER)
+            self._committing = errors.trouble(error) in (Trouble.LOST, Trouble.OTHER)
             raise
         with self._lock:
             self._committing = False

@@ -16,22 +16,9 @@ from sqlalchemy.engine.base import OptionEngine
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from msgworker.config import nearest
-from msgworker.db.connections import (
-    closed_after_failure,
-    doubt_sessions,
-    is_a,
-    is_ours_alone,
-    watch_sessions,
-)
+from msgworker.db import connections, errors
 from msgworker.db.database import DATABASES, NAMES, Trouble, of, of_dialect
 from msgworker.db.drivers import ISOLATION, is_aborted
-from msgworker.db.errors import (
-    MASK,
-    is_time_limit,
-    note_rolled_back,
-    refuse_rest,
-    take_rolled_back,
-)
 from msgworker.errors import ConfigError
 
 _ASYNC = re.compile(r"\+(asyncpg|aiosqlite|aiomysql|asyncmy|psycopg_async|oracledb_async)\b")
@@ -43,10 +30,10 @@ def parse_url(url: object) -> URL:
         parsed = url
     elif not isinstance(url, str) or not url.strip():
         raise ConfigError('a database url is required, such as "sqlite:///messages.db"')
-    elif MASK in url:
+    elif errors.MASK in url:
         raise ConfigError(
-            f"the database url has {MASK} where its password was masked: write that in its place, "
-            "or leave the url out and set MSGWORKER_URL"
+            f"the database url has {errors.MASK} where its password was masked: write that in its "
+            "place, or leave the url out and set MSGWORKER_URL"
         )
     else:
         try:
@@ -157,7 +144,7 @@ def open_engine(source: object) -> sa.Engine:
     An AsyncEngine belongs to an event loop, and our threads to none: ours connects beside it, by
     its URL.
     """
-    if is_a(source, ASYNC, "AsyncEngine"):
+    if connections.is_a(source, ASYNC, "AsyncEngine"):
         source = plain_url(source.url)  # type: ignore[attr-defined]
     given = isinstance(source, sa.Engine)
     if isinstance(source, sa.Engine):
@@ -186,11 +173,11 @@ def lent_engine(source: Any) -> Any:
     """An AsyncEngine on the pool of the program's, for transactions that run its async handlers;
     None if `source` is none. It has options and events of its own, as `_ours`, and notes what
     handlers set in their sessions."""
-    if not is_a(source, ASYNC, "AsyncEngine"):
+    if not connections.is_a(source, ASYNC, "AsyncEngine"):
         return None
     engine = _ours(source.sync_engine, True)
     of(engine).prepare_lent(engine)
-    watch_sessions(engine)
+    connections.watch_sessions(engine)
     _note_statements(engine)
     return type(source)(engine)
 
@@ -233,14 +220,18 @@ def _ours(engine: sa.Engine, given: bool) -> sa.Engine:
     if not database.one_writer:  # else a deadlock, or a lost connection, is of no transaction
         event.listen(engine, "handle_error", _note_rollback)
         event.listen(engine, "handle_error", _name_unkept)
-    event.listen(engine, "commit", refuse_rest)
+    event.listen(engine, "commit", errors.refuse_rest)
     return engine
 
 
 def _name_unkept(context: Any) -> None:
     # What is stored is escaped or refused before; what is asked for, and names, are not.
     error, conn = context.original_exception, context.connection
-    if isinstance(error, UnicodeEncodeError) and conn is not None and is_ours_alone(conn):
+    if (
+        isinstance(error, UnicodeEncodeError)
+        and conn is not None
+        and connections.is_ours_alone(conn)
+    ):
         part = error.object[error.start : error.end]
         raise ConfigError(
             f"the database has no characters for {part!r:.60}; nothing there has them"
@@ -269,7 +260,7 @@ class Ours(OptionEngine):
         wanted = self.get_execution_options().get("isolation_level", _SERIALIZABLE)
         is_other = conn.get_execution_options().get("isolation_level", wanted) != wanted
         if is_other or (not of(self).one_writer and self._may_have_another(wanted)):
-            with closed_after_failure(conn):
+            with connections.closed_after_failure(conn):
                 if conn.in_transaction():
                     conn.commit()
                 conn.connection.commit()  # what a listener has sent: none is set in a transaction
@@ -363,9 +354,9 @@ def beside(engine: sa.Engine, *, lends: bool = False) -> sa.Engine:
     of(engine).prepare_beside(own, engine)
     _set_sessions(own, engine)
     if lends:
-        watch_sessions(own)
+        connections.watch_sessions(own)
     else:
-        doubt_sessions(own)
+        connections.doubt_sessions(own)
     _forked.add(own)
     close = weakref.WeakMethod(own.close_pool)
 
@@ -435,7 +426,7 @@ def _note_rollback(context: Any) -> None:
         return
     noted = vars(context.connection)
     if context.is_disconnect or database.ends_transaction(error):
-        note_rolled_back(context)
+        errors.note_rolled_back(context)
     elif database.trouble(error) is Trouble.AGAIN:
         noted[_ABORTED_BY] = context.sqlalchemy_exception
     elif not database.follows(error):
@@ -451,10 +442,10 @@ transaction as a whole, a savepoint may have."""
 def rolled_back(conn: sa.Connection) -> BaseException | None:
     """The error with which the database has ended the transaction of `conn` although the connection
     does not show it, or the deadlock that has aborted it; reading it clears it."""
-    found = take_rolled_back(conn)
+    found = errors.take_rolled_back(conn)
     aborted: BaseException | None = vars(conn).pop(_ABORTED_BY, None)
     if found is None and aborted is not None and is_aborted(conn):
-        return None if is_time_limit(aborted) else aborted
+        return None if errors.is_time_limit(aborted) else aborted
     return found
 
 

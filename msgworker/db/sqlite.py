@@ -22,16 +22,8 @@ from sqlalchemy.engine import URL
 from sqlalchemy.engine.reflection import Inspector
 from sqlalchemy.types import TypeEngine
 
+from msgworker.db import database
 from msgworker.db.connections import attempt, closed_after_failure, connecting, is_ours_alone
-from msgworker.db.database import (
-    At,
-    Database,
-    LiveIndex,
-    ServerSetting,
-    Trouble,
-    default_of,
-    own_dialect,
-)
 from msgworker.db.errors import note_rolled_back
 from msgworker.errors import ConfigError, HandlerMisuse, SchemaError
 from msgworker.logs import logger
@@ -42,7 +34,7 @@ _LEAST = (3, 38, 0)
 _MOST = 4 * BEGINNING + 4
 
 
-class SQLite(Database):
+class SQLite(database.Database):
     """SQLite 3.38 and later: a file on a local disk, with one writer at a time."""
 
     name = "sqlite"
@@ -69,9 +61,9 @@ class SQLite(Database):
 
     # --- Errors: the driver of the standard library has codes since Python 3.11 only.
 
-    def trouble(self, error: BaseException) -> Trouble:
+    def trouble(self, error: BaseException) -> database.Trouble:
         text = str(error).lower()
-        return next((kind for part, kind in _TROUBLES if part in text), Trouble.OTHER)
+        return next((kind for part, kind in _TROUBLES if part in text), database.Trouble.OTHER)
 
     lacking = re.compile(r"no such (?:table|column): ([\w$.]+)")
 
@@ -151,12 +143,12 @@ class SQLite(Database):
         return {"sqlite_autoincrement": True}  # else the id of a deleted last row is reused
 
     def takes_default(self, column: sa.Column[Any]) -> bool:
-        return "(" not in default_of(column)
+        return "(" not in database.default_of(column)
 
-    def set_default(self, at: At, default: str) -> tuple[str, ...]:
+    def set_default(self, at: database.At, default: str) -> tuple[str, ...]:
         return ()
 
-    def drop_check(self, at: At) -> tuple[str, ...]:
+    def drop_check(self, at: database.At) -> tuple[str, ...]:
         return ()
 
     def rename_index(self, sql: sa.Dialect, index: str, new: str, table: sa.Table) -> str:
@@ -172,7 +164,7 @@ class SQLite(Database):
 
     def indexes_of(
         self, conn: sa.Connection, table: sa.Table, inspector: Inspector | None = None
-    ) -> dict[str, LiveIndex]:
+    ) -> dict[str, database.LiveIndex]:
         query = (  # the inspector leaves out indexes on expressions
             "SELECT lower(i.name), coalesce(sql, 'UNIQUE ON'), json_group_array(x.name)"
             " FROM sqlite_master i, pragma_index_xinfo(i.name) x"
@@ -184,7 +176,9 @@ class SQLite(Database):
             where = _WHERE.search(text)
             unique = re.match(r"\s*(CREATE\s+)?UNIQUE\b", text, re.I) is not None
             on = tuple(json.loads(columns))
-            made[str(name)] = LiveIndex(unique, on, where=None if where is None else where[1])
+            made[str(name)] = database.LiveIndex(
+                unique, on, where=None if where is None else where[1]
+            )
         return made
 
     # --- A live table.
@@ -220,7 +214,7 @@ class SQLite(Database):
     # --- The server, which is none.
 
     server_settings = (
-        ServerSetting(
+        database.ServerSetting(
             "PRAGMA journal_mode",
             "journal_mode",
             ("wal",),
@@ -297,7 +291,7 @@ class SQLite(Database):
 
     def prepare_beside(self, own: sa.Engine, engine: sa.Engine) -> None:
         if engine.dialect.statement_compiler is not HintingCompiler:
-            own_dialect(own, engine.dialect).statement_compiler = HintingCompiler
+            database.own_dialect(own, engine.dialect).statement_compiler = HintingCompiler
 
     def sessions(self, driver: str) -> tuple[Callable[[sa.Connection], None], ...]:
         return (_busy_timeout,)
@@ -331,16 +325,16 @@ class SQLite(Database):
 
 
 _TROUBLES = (
-    ("unique constraint", Trouble.RACE),
-    ("is locked", Trouble.AGAIN),
-    ("locking protocol", Trouble.AGAIN),  # too many open the file at once
-    ("unable to open", Trouble.LOST),
-    ("disk i/o", Trouble.LOST),
-    ("database or disk is full", Trouble.LOST),
-    ("readonly", Trouble.REFUSED),
-    ("not a database", Trouble.REFUSED),
-    ("no such table", Trouble.REFUSED),
-    ("no such column", Trouble.REFUSED),
+    ("unique constraint", database.Trouble.RACE),
+    ("is locked", database.Trouble.AGAIN),
+    ("locking protocol", database.Trouble.AGAIN),  # too many open the file at once
+    ("unable to open", database.Trouble.LOST),
+    ("disk i/o", database.Trouble.LOST),
+    ("database or disk is full", database.Trouble.LOST),
+    ("readonly", database.Trouble.REFUSED),
+    ("not a database", database.Trouble.REFUSED),
+    ("no such table", database.Trouble.REFUSED),
+    ("no such column", database.Trouble.REFUSED),
 )
 _WHERE = re.compile(r"\)\s*WHERE\b(.*)", re.I | re.S)
 """In a CREATE INDEX."""

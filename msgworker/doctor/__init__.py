@@ -17,14 +17,15 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from msgworker import db
-from msgworker.db import Trouble, connecting, is_overtime
+from msgworker.db.connections import connecting, deadline, reaching
+from msgworker.db.database import Trouble, database_of
+from msgworker.db.errors import is_overtime, raise_lost, trouble
 from msgworker.doctor import rows, server, structure
 from msgworker.doctor.structure import Finding, Severity, advised, needed, subject_of
 from msgworker.errors import TookTooLong
 from msgworker.schedules import Schedule
 from msgworker.schema.rule import Rule
-from msgworker.table import MessageTable
+from msgworker.table.spec import MessageTable
 
 __all__ = ["Finding", "Severity", "examine"]
 
@@ -66,8 +67,8 @@ def examine(
     Raises DatabaseUnavailable if there is nothing to look at, TookTooLong if there was not even the
     time to read what the table is.
     """
-    with db.reaching(engine):
-        database = db.database_of(engine)
+    with reaching(engine):
+        database = database_of(engine)
         with connecting(engine) as conn:
             clock = _Clock(conn, seconds)
             with clock.running():
@@ -89,10 +90,10 @@ def examine(
                 except TookTooLong:
                     late.append(check.__name__.replace("_", " "))
                 except DBAPIError as error:
-                    db.raise_lost(error)
+                    raise_lost(error)
                     if check in UNSAID:
                         continue
-                    if db.trouble(error) is not Trouble.REFUSED:
+                    if trouble(error) is not Trouble.REFUSED:
                         raise
                     refused = refused or error
             if refused is not None and not any(one.severity is Severity.NEEDED for one in found):
@@ -118,7 +119,7 @@ class _Clock:
         """One check. Raises TookTooLong where its time was over."""
         self._begins()
         try:
-            with db.deadline(self._conn, self.each):
+            with deadline(self._conn, self.each):
                 sa.event.listen(self._conn, "before_cursor_execute", self._begins)
                 try:
                     yield

@@ -14,9 +14,12 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from msgworker import db
 from msgworker.counted import few, plural
-from msgworker.db import WholeId, seconds_since
+from msgworker.db import connections
+from msgworker.db.catalogue import id_source, is_there, whole_end
+from msgworker.db.clock import seconds_since
+from msgworker.db.errors import is_overtime, raise_lost
+from msgworker.db.types import WholeId
 from msgworker.doctor.structure import Finding, Subject, advised, fine, needed
 from msgworker.errors import ConfigError
 from msgworker.message import State, Status
@@ -36,8 +39,8 @@ from msgworker.store.recover import flagged_at, giving_back
 from msgworker.store.rows import running_ids
 from msgworker.store.schedules import Stored
 from msgworker.store.settle import back_to
-from msgworker.table import OPERATION, SCHEDULE, Need, Tables, lit, own_tables, tables_for
-from msgworker.table.tables import key_counts, takes_keys, unique_index_name
+from msgworker.table.build import OPERATION, SCHEDULE, Need, own_tables, tables_for
+from msgworker.table.tables import Tables, key_counts, lit, takes_keys, unique_index_name
 
 # --- Messages left at 1: without an owner, or of dead instances where no other lives.
 
@@ -208,14 +211,14 @@ def numbers(p: Subject) -> list[Finding]:
 def _numbered(p: Subject, t: Tables, table: sa.Table) -> Iterator[Finding]:
     (key,) = table.primary_key.columns
     try:
-        source = db.id_source(p.conn, table, key.name)
+        source = id_source(p.conn, table, key.name)
         highest = requirements.highest_id(p.conn, key)
     except DBAPIError as error:
         if table is t.message:
             raise
-        db.raise_lost(error)
+        raise_lost(error)
         return  # no right to read it, which other checks say
-    end = 2**63 - 1 if t.database.loose_types else db.whole_end(key.type)
+    end = 2**63 - 1 if t.database.loose_types else whole_end(key.type)
     if source is not None and source.most is not None:
         end = min(end, source.most)
     if highest is not None and highest > end * USED_UP:
@@ -374,10 +377,10 @@ def legacy(p: Subject) -> list[Finding]:
     fresh = any(own.name in missing for own in own_tables(t, Need.RUN))
     seconds = SECONDS if p.limit is None else None  # else the connection has its limit
     try:
-        with p.another() as conn, db.deadline(conn, seconds):
+        with p.another() as conn, connections.deadline(conn, seconds):
             said = rules.legacy(conn, replace(t, missing=missing), untouched=fresh)
     except DBAPIError as error:
-        if seconds is None or not db.is_overtime(error):
+        if seconds is None or not is_overtime(error):
             raise
         return []  # it takes too long without an index
     return [advised("rows", said)] if said else []
@@ -429,7 +432,7 @@ LATE_SECONDS = 60.0
 
 def schedules(p: Subject) -> list[Finding]:
     """The table, if the App needs it, and every row."""
-    there_is = db.is_there(p.inspector, SCHEDULE.of(p.ideal))
+    there_is = is_there(p.inspector, SCHEDULE.of(p.ideal))
     if not there_is:
         create = p.create(SCHEDULE.of(p.ideal))
         if there_is is None or p.declared == []:

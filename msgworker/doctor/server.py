@@ -11,12 +11,17 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from msgworker import db
-from msgworker.db import Trouble, now, real_instant, reason_of, seconds_since, trouble
+from msgworker.db.catalogue import plan_of, policies_of, row_estimate
+from msgworker.db.clock import kind_of, now, offset_now, real_instant, seconds_since
+from msgworker.db.database import Trouble
+from msgworker.db.errors import raise_lost, reason_of, trouble
+from msgworker.db.servers import shares_sessions, succession_of
 from msgworker.doctor.structure import Finding, Subject, advised, fine, needed
 from msgworker.schema.requirements import of_own_policies
 from msgworker.store import bounded, candidates
-from msgworker.table import INSTANTS, Need, Tables, own_tables
+from msgworker.table.build import Need, own_tables
+from msgworker.table.columns import INSTANTS
+from msgworker.table.tables import Tables
 
 # --- What this login may do, tried with statements that match no row.
 
@@ -42,7 +47,7 @@ def rights(p: Subject) -> list[Finding]:
             found.append(told("rights", text, *fix))
         found += _headers(p, conn, whom)
         for needs in ((Need.RUN,), (Need.OPS, Need.FEATURE)):
-            for fault in of_own_policies(db.policies_of(conn, own_tables(p.ideal, *needs))):
+            for fault in of_own_policies(policies_of(conn, own_tables(p.ideal, *needs))):
                 told = needed if fault.needed and Need.RUN in needs else advised
                 found.append(told("rights", fault.text))
     return found or [fine("rights", f"{whom or 'this process'} may read and write all it needs to")]
@@ -108,7 +113,7 @@ def _refused(conn: Connection, statement: Any) -> str | None:
         conn.execute(statement)
         return None
     except DBAPIError as error:
-        db.raise_lost(error)
+        raise_lost(error)
         return reason_of(error) if trouble(error) is Trouble.REFUSED else None
     finally:
         conn.rollback()
@@ -126,14 +131,14 @@ def plan(p: Subject) -> list[Finding]:
     if p.live is None or any(c.name not in p.columns for c in p.live.message.c):
         return []
     query, params, index = _candidates(p, p.live)
-    lines = db.plan_of(p.conn, query, params)
+    lines = plan_of(p.conn, query, params)
     if lines is None:
         return []
     text = "\n".join(lines)
     names = p.database.index_parts(p.conn, p.live.message, index)
     if any(re.search(rf"\b{re.escape(name)}\b", text) for name in names):
         return [fine("plan", f"messages are claimed by index {index}", detail=text)]
-    rows = db.row_estimate(p.conn, p.live.message) or 0
+    rows = row_estimate(p.conn, p.live.message) or 0
     if rows < WORTH_AN_INDEX:
         return [fine("plan", "the table is so small that claims read all of it", detail=text)]
     what = f"claims do not use index {index}: their cost grows with the table"
@@ -168,7 +173,7 @@ def settings(p: Subject) -> list[Finding]:
         try:
             value = str(p.conn.scalar(sa.text(setting.query)))
         except DBAPIError as error:
-            db.raise_lost(error)
+            raise_lost(error)
             continue  # an older or newer server does not have it, or does not show it
         if value.lower() not in setting.good:
             make = needed if setting.needed else advised
@@ -192,7 +197,7 @@ def isolation(p: Subject) -> list[Finding]:
 
 def pooler(p: Subject) -> list[Finding]:
     """What does not work where a session of the server is not ours to keep."""
-    if not db.shares_sessions(p.conn):
+    if not shares_sessions(p.conn):
         return []
     text = (
         "a pooler is in front of the database: no prepared statements and no notifications are "
@@ -204,7 +209,7 @@ def pooler(p: Subject) -> list[Finding]:
 
 def succession(p: Subject) -> list[Finding]:
     """Once a standby was promoted: whether this is the primary it replaced, as far as is known."""
-    told = db.succession_of(p.conn.engine).words(p.conn)
+    told = succession_of(p.conn.engine).words(p.conn)
     if told is None:
         return []
     is_old, text = told
@@ -304,12 +309,12 @@ def local_times(p: Subject) -> Iterator[Finding]:
         if role in INSTANTS
         and t.has(role)
         and p.database.is_local_default(
-            db.kind_of(getattr(c, role)).form, (column.default or "").lower()
+            kind_of(getattr(c, role)).form, (column.default or "").lower()
         )
     ]
     if own:
         here = int(p.conn.exec_driver_sql(p.database.session_offset).scalar_one())
-        if here != db.offset_now(zone):
+        if here != offset_now(zone):
             text = (
                 f"the default of column {', '.join(own)} is the database's own time "
                 f"({here / 3600:+g} h from UTC now), but it is read as the time of {zone}: new "

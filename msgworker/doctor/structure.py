@@ -15,45 +15,27 @@ from sqlalchemy import Connection, Engine, Inspector
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateIndex
 
-from msgworker import db
 from msgworker.commands import proposed
 from msgworker.counted import plural
-from msgworker.db import CreateTable, Database
+from msgworker.db import catalogue
+from msgworker.db.catalogue import name_holder, row_estimate
+from msgworker.db.connections import connected, deadline, returned
+from msgworker.db.database import At, Database, printing
+from msgworker.db.errors import raise_lost, reason_of
+from msgworker.db.types import CreateTable
 from msgworker.errors import SchemaError
 from msgworker.schedules import Schedule
-from msgworker.schema import apply, describe, known
+from msgworker.schema import apply, describe, difference, known
 from msgworker.schema import requirements as schema
 from msgworker.schema.describe import Live
-from msgworker.schema.difference import (
-    Difference,
-    difference,
-    is_generated,
-    ordered_indexes,
-    read,
-    suffix,
-)
 from msgworker.schema.repairs import Fault
 from msgworker.schema.requirements import lacks_where, only_anew, other_guards
 from msgworker.schema.rule import Rule
 from msgworker.store.done import ids_given_again
-from msgworker.table import (
-    ADDED,
-    JOB,
-    NEWEST,
-    OWN,
-    OWN_PREFIX,
-    REQUIRED,
-    ROLES,
-    SLICES,
-    UNIQUE,
-    URGENT,
-    MessageTable,
-    Need,
-    Tables,
-    own_tables,
-    tables_for,
-    where_problem,
-)
+from msgworker.table.build import NEWEST, OWN, Need, own_tables, tables_for
+from msgworker.table.columns import ADDED, JOB, OWN_PREFIX, REQUIRED, ROLES, SLICES, UNIQUE, URGENT
+from msgworker.table.spec import MessageTable, where_problem
+from msgworker.table.tables import Tables
 
 # --- What a check has found.
 
@@ -140,13 +122,13 @@ class Subject:
     limit: float | None = None
     lacks_where: str = ""
     guards: Sequence[str] = ()
-    looked_at: dict[sa.Table, Difference] = field(default_factory=dict)
+    looked_at: dict[sa.Table, difference.Difference] = field(default_factory=dict)
 
     @contextmanager
     def another(self) -> Iterator[Connection]:
         """A connection as handlers have it, beside `conn`."""
-        conn = db.connected(self.engine)
-        with db.returned(conn), db.deadline(conn, self.limit):
+        conn = connected(self.engine)
+        with returned(conn), deadline(conn, self.limit):
             try:
                 yield conn
             finally:
@@ -156,11 +138,11 @@ class Subject:
     @property
     def sql_dialect(self) -> sa.Dialect:
         """In which statements are printed."""
-        return db.printing(self.conn.dialect)
+        return printing(self.conn.dialect)
 
     def is_there(self, table: sa.Table) -> bool:
         """Whether a table is there, as far as this login can see."""
-        return bool(db.is_there(self.inspector, table))
+        return bool(catalogue.is_there(self.inspector, table))
 
     def has(self, role: str) -> bool:
         return self.ideal.names.get(role, "").lower() in self.columns
@@ -176,9 +158,9 @@ class Subject:
     def table_name(self, table: sa.Table) -> str:
         return self.sql_dialect.identifier_preparer.format_table(table)
 
-    def at(self, table: sa.Table, name: str) -> db.At:
+    def at(self, table: sa.Table, name: str) -> At:
         """A column of it, in statements."""
-        return db.At(self.sql_dialect, self.table_name(table), name)
+        return At(self.sql_dialect, self.table_name(table), name)
 
     def sql(self, statement: Any) -> str:
         """DDL as text."""
@@ -191,7 +173,7 @@ class Subject:
 
     def create(self, table: sa.Table) -> list[str]:
         """The statements that create one of our tables with its indexes."""
-        made = [CreateIndex(index) for index in ordered_indexes(table)]
+        made = [CreateIndex(index) for index in difference.ordered_indexes(table)]
         return [self.sql(statement) for statement in (CreateTable(table), *made)]
 
     def add(self, table: sa.Table, *columns: sa.Column[Any]) -> str:
@@ -206,11 +188,11 @@ class Subject:
         # Rows that are there keep NULL: with the default they would all look as young as this.
         return apply.add_with_default_for_new(self.sql_dialect, table, column)
 
-    def lacks(self, table: sa.Table) -> Difference:
+    def lacks(self, table: sa.Table) -> difference.Difference:
         """What one of our tables, or the message table, lacks; looked at once."""
         if table not in self.looked_at:
             there = describe.look(self.inspector, table)
-            self.looked_at[table] = difference(table, there, self.database)
+            self.looked_at[table] = difference.difference(table, there, self.database)
         return self.looked_at[table]
 
 
@@ -230,8 +212,8 @@ def subject_of(
     except SchemaError as error:
         no_rule = str(error)
     except DBAPIError as error:
-        db.raise_lost(error)
-        no_rule = f"the rule of the table cannot be read: {db.reason_of(error)}"
+        raise_lost(error)
+        no_rule = f"the rule of the table cannot be read: {reason_of(error)}"
     described = inspector.get_columns(spec.bare_name, schema=spec.schema)
     kinds, columns = describe.kinds_of(described), describe.by_name(described)
     lacking = [n for role, n in spec.names().items() if n.lower() not in columns]
@@ -239,12 +221,12 @@ def subject_of(
     must = {spec.names()[role] for role in describe.asked_for(spec)}
     least = _with(spec, database, kinds, [n for n in lacking if n in must])
     usable = None
-    as_is = read(conn, inspector, spec, database, described)
+    as_is = difference.read(conn, inspector, spec, database, described)
     lacks = any(spec.names()[role] in lacking for role in REQUIRED)
     lacks = lacks or bool(where_problem(spec.where, kinds))
     if not lacks and not only_anew(as_is):
         there = describe.look(inspector, describe.bare(spec), described)
-        sound = difference(least.message, there, database).sound(there.indexes)
+        sound = difference.difference(least.message, there, database).sound(there.indexes)
         usable = tables_for(spec, database, kinds, sound)
     shape = (columns, ideal, least, usable, as_is)
     indexes = database.indexes_of(conn, describe.bare(spec), inspector)
@@ -310,7 +292,7 @@ def tables(p: Subject) -> Iterator[Finding]:
             return
         yield needed("tables", text, *fix)
     else:
-        count = db.row_estimate(p.conn, p.ideal.message)
+        count = row_estimate(p.conn, p.ideal.message)
         size = "" if count is None else f", about {plural(count, 'row')}"
         yield fine("tables", f"table {p.spec.name} is there{size}")
     for own in OWN:
@@ -487,7 +469,11 @@ def not_stored(p: Subject) -> list[Finding]:
     found = []
     for column in p.least.message.c:
         computed = (p.columns.get(column.name) or {}).get("computed")
-        if is_generated(column) and computed is not None and not computed.get("persisted"):
+        if (
+            difference.is_generated(column)
+            and computed is not None
+            and not computed.get("persisted")
+        ):
             found.append(column)
     if not found:
         return []
@@ -506,7 +492,7 @@ def _make_stored(p: Subject, columns: list[sa.Column[Any]]) -> str:
     there = p.database.indexes_of(p.conn, table, p.inspector)
     on_them = [
         index
-        for index in ordered_indexes(table)
+        for index in difference.ordered_indexes(table)
         if str(index.name).lower() in there and any(c.name in index.columns for c in columns)
     ]
     quote = p.sql_dialect.identifier_preparer.quote
@@ -527,7 +513,7 @@ def other_collation(p: Subject) -> list[Finding]:
         c["name"]: c["type"] for name, c in p.columns.items() if not name.startswith(OWN_PREFIX)
     }
     least = replace(p, least=tables_for(p.spec, p.database, kinds))
-    ours = [c for c in least.least.message.c if is_generated(c) and c.name in p.columns]
+    ours = [c for c in least.least.message.c if difference.is_generated(c) and c.name in p.columns]
     text = (
         f"ids are told apart by {p.live.key_collation} here, while the database takes more of them "
         "for one: such objects (upper and lower case, say) run side by side"
@@ -545,12 +531,12 @@ def indexes(p: Subject) -> list[Finding]:
             continue
         lacks = p.lacks(table)
         for index in lacks.indexes:
-            of = suffix(index)
+            of = difference.suffix(index)
             text = f"index {index.name} is missing: {WHY[of]}"
             if of == "guard" and p.guards:
                 text += f" (that of another where= is there: {', '.join(p.guards)})"
             make = advised if of in (*SLICES.values(), URGENT, UNIQUE, KEY, JOB, OPEN) else needed
-            if holder := db.name_holder(p.conn, table, str(index.name)):
+            if holder := name_holder(p.conn, table, str(index.name)):
                 text += f". Its name is that of {holder}: rename that, then make the index"
                 found.append(make("indexes", text))
                 continue
@@ -560,7 +546,7 @@ def indexes(p: Subject) -> list[Finding]:
             drop = p.database.drop_unfinished(p.sql_dialect, table, str(index.name))
             found.append(needed("indexes", text, drop, p.sql(CreateIndex(index))))
         for index, why in lacks.other:
-            text = f"index {index.name} {why}: {WHY[suffix(index)]}"
+            text = f"index {index.name} {why}: {WHY[difference.suffix(index)]}"
             name = str(index.name)
             away = p.database.drop_index(p.sql_dialect, name, table)
             if index in lacks.theirs:
@@ -568,7 +554,7 @@ def indexes(p: Subject) -> list[Finding]:
                 away = p.database.rename_index(p.sql_dialect, name, f"x_{name}", table)
             fix = [away, p.sql(CreateIndex(index))] if away else []
             text += "" if away else ": make it under another name, then drop this one"
-            make = needed if suffix(index) == "guard" else advised
+            make = needed if difference.suffix(index) == "guard" else advised
             found.append(make("indexes", text, *fix))
         for index in lacks.wide:
             text = (

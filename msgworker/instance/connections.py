@@ -17,28 +17,11 @@ from typing import Any, Protocol, TypeVar
 from sqlalchemy import Connection, Engine, RootTransaction
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.db import (
-    NO_MEMORY,
-    Trouble,
-    closed_after_failure,
-    committing_each,
-    connected,
-    is_of_the_session,
-    is_spoilt,
-    is_time_limit,
-    lacks_memory,
-    led_elsewhere,
-    no_connection_left,
-    of,
-    reason_of,
-    refuse_standby,
-    rolled_back,
-    sever,
-    shares_sessions,
-    spoil,
-    succession_of,
-    trouble,
-)
+from msgworker.db import connections, errors
+from msgworker.db.database import Trouble, of
+from msgworker.db.drivers import committing_each
+from msgworker.db.engine import rolled_back
+from msgworker.db.servers import refuse_standby, shares_sessions, succession_of
 from msgworker.errors import DatabaseUnavailable, ExitCode, HandlerMisuse
 from msgworker.processlock import Renewed
 
@@ -92,7 +75,7 @@ def free_memory(error: BaseException | None) -> None:
     for _ in range(MOST_CAUSES):
         if error is None:
             return
-        if issubclass(type(error), NO_MEMORY):
+        if issubclass(type(error), errors.NO_MEMORY):
             clear_frames(_its_own(error, "__traceback__"))
         error = _its_own(error, "__cause__") or _its_own(error, "__context__")
 
@@ -183,9 +166,9 @@ class TransactionProgress:
         """Whether the database has rolled it back. Lack of memory while the code runs is the fault
         of the code, unless the connection is lost."""
         error = self.reason or error
-        if self.within and lacks_memory(error):
+        if self.within and errors.lacks_memory(error):
             return self.lost
-        return self.lost or trouble(error) in (Trouble.AGAIN, Trouble.LOST)
+        return self.lost or errors.trouble(error) in (Trouble.AGAIN, Trouble.LOST)
 
     def again(self, error: BaseException) -> bool:
         """Whether it may run again: the database rolled it back, and not for taking too long."""
@@ -195,7 +178,9 @@ class TransactionProgress:
         """Whether a time limit of the server ended the code's statement or session, and would end
         it again. One that ended a statement of ours does not count: it may have waited for a lock
         that is free the next time."""
-        return is_time_limit(self.reason or error, of_session=not (self.within or self.changed))
+        return errors.is_time_limit(
+            self.reason or error, of_session=not (self.within or self.changed)
+        )
 
     def seconds(self) -> float:
         """How long ago the code began."""
@@ -215,7 +200,7 @@ def lent(conn: Connection, stage: TransactionProgress, whose: str) -> Iterator[N
     begun = conn.get_transaction()
 
     rolled_back(conn)
-    led_elsewhere(conn)
+    connections.led_elsewhere(conn)
     try:
         with of(conn).user_code(conn):
             yield
@@ -236,15 +221,15 @@ def lent(conn: Connection, stage: TransactionProgress, whose: str) -> Iterator[N
     if _ended(conn, begun):
         stage.ended = True
         raise _misuse(whose)
-    stage.within, stage.changed = False, is_spoilt(conn)
+    stage.within, stage.changed = False, connections.is_spoilt(conn)
 
 
 def missed(conn: Connection, whose: str) -> HandlerMisuse | None:
     """Called if our statement found no row in the transaction of `conn`, after user code ran there.
     The error to raise if that code made our table names mean other tables, else None. The session
     is not used again."""
-    spoil(conn)
-    led = led_elsewhere(conn)
+    connections.spoil(conn)
+    led = connections.led_elsewhere(conn)
     return None if led is None else misled(whose, led)
 
 
@@ -420,8 +405,8 @@ class Connections:
     def connect(self, *, autocommit: bool = False) -> Connection:
         """A new connection, to a server that may take writes."""
         try:
-            conn = connected(self._engine, autocommit=autocommit)
-            with closed_after_failure(conn):
+            conn = connections.connected(self._engine, autocommit=autocommit)
+            with connections.closed_after_failure(conn):
                 refuse_standby(conn)
                 turn = self._succession.check(conn)
             self.opened_at = time.monotonic()
@@ -429,11 +414,11 @@ class Connections:
                 self._succession_turn = turn
             return conn
         except Exception as error:
-            if no_connection_left(error):
+            if errors.no_connection_left(error):
                 self._none_left()
-            if isinstance(error, DBAPIError) and trouble(error) is Trouble.OTHER:
+            if isinstance(error, DBAPIError) and errors.trouble(error) is Trouble.OTHER:
                 # Whatever the error is, there is no connection, and nothing was sent.
-                raise DatabaseUnavailable(f"no connection: {reason_of(error)}") from error
+                raise DatabaseUnavailable(f"no connection: {errors.reason_of(error)}") from error
             raise
 
     def open(self) -> None:
@@ -459,7 +444,7 @@ class Connections:
         for conn in (self._alone, self.together):
             if conn is not None:
                 with suppress(Exception):  # its own thread may be closing it
-                    sever(conn)
+                    connections.sever(conn)
 
     def check_server(self) -> None:
         """Raise DatabaseUnavailable if the server is an old primary. The server is asked only where
@@ -487,10 +472,10 @@ class Connections:
                 if self._tuned and not shares_sessions(self._alone):
                     self._alone.exec_driver_sql(self._tuned[0])
             yield self._alone
-            if is_spoilt(self._alone):
+            if connections.is_spoilt(self._alone):
                 self.close(lost=True)
         except BaseException as error:
-            self.close(lost=is_of_the_session(error))
+            self.close(lost=errors.is_of_the_session(error))
             raise
         finally:
             self.busy_since = None
@@ -518,7 +503,7 @@ class Connections:
                 try:
                     self._turns.__exit__(None, None, None)
                     break
-                except NO_MEMORY:
+                except errors.NO_MEMORY:
                     time.sleep(TURN_SECONDS)
 
     @contextmanager
@@ -574,9 +559,9 @@ class _InUse:
     def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
         link = self._link
         try:
-            spoilt = link.together is not None and is_spoilt(link.together)
+            spoilt = link.together is not None and connections.is_spoilt(link.together)
             if error is not None:
-                link.close(lost=spoilt or is_of_the_session(error))
+                link.close(lost=spoilt or errors.is_of_the_session(error))
             elif spoilt:
                 link.close(lost=True)
         finally:

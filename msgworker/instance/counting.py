@@ -9,12 +9,13 @@ from collections.abc import Callable
 from concurrent.futures import wait
 from typing import NamedTuple
 
-from msgworker.db import Trouble, outage_pause, trouble
+from msgworker.db.database import Trouble
+from msgworker.db.errors import outage_pause, trouble
 from msgworker.instance.instance import GIVE_UP_SECONDS, TICK_SECONDS, Instance
 from msgworker.instance.stop import HELP_SECONDS, StopRequest, beside
 from msgworker.queries.remaining import Left, left
 from msgworker.store.controls import asking_jobs
-from msgworker.table import Slice
+from msgworker.table.columns import Slice
 
 LAST_COUNT_SECONDS = 1.0
 """At least so long, also after a stop that took as long as it may."""

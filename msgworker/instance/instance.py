@@ -18,7 +18,9 @@ from functools import partial
 from typing import NamedTuple
 
 from msgworker import events
-from msgworker.db import Trouble, reaching, reason_of, refusal, trouble
+from msgworker.db.connections import reaching, refusal
+from msgworker.db.database import Trouble
+from msgworker.db.errors import reason_of, trouble
 from msgworker.instance.claiming.claimer import FlaggedRows, RefusedRows
 from msgworker.instance.claiming.loop import Drain, Fetcher, Listener
 from msgworker.instance.liveness.housekeeper import Housekeeper

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from msgworker import events
 from msgworker.counted import plural
-from msgworker.db import read_instant
+from msgworker.db.clock import read_instant
 from msgworker.events import Events, Span
 from msgworker.instance.liveness.identity import Identity
 from msgworker.latency import RAN, WAITED, bucket
@@ -28,7 +28,8 @@ from msgworker.payload import shown
 from msgworker.store.history import MOST_TOPICS, OTHERS, Counts, Minute, countable
 from msgworker.store.rows import Row
 from msgworker.store.tries import fingerprint
-from msgworker.table import MAX_ERROR, MAX_JOB
+from msgworker.table.build import MAX_JOB
+from msgworker.table.columns import MAX_ERROR
 
 # --- How long the handler of a message has run, and how long the message waited before.
 #

@@ -15,15 +15,8 @@ from contextlib import suppress
 from sqlalchemy.exc import DBAPIError
 
 from msgworker.counted import plural
-from msgworker.db import (
-    LONGEST_PAUSE_SECONDS,
-    NO_MEMORY,
-    Trouble,
-    outage_pause,
-    reason_of,
-    shows_a_row,
-    trouble,
-)
+from msgworker.db import errors
+from msgworker.db.database import Trouble
 from msgworker.errors import MsgworkerError
 from msgworker.events import Events, OutageBegan, OutageEnded
 from msgworker.instance.connections import Connections
@@ -54,7 +47,7 @@ def outlive(
                 unlogged = None
             loop()
             return
-        except NO_MEMORY as error:
+        except errors.NO_MEMORY as error:
             unlogged = error  # logged after the pause: that needs memory
             time.sleep(HUNGRY_SECONDS)
             continue
@@ -138,7 +131,7 @@ class Outage:
         log: logging.LoggerAdapter[logging.Logger],
         what: str,
         away: Away | None = None,
-        longest_pause: float = LONGEST_PAUSE_SECONDS + 0.5,
+        longest_pause: float = errors.LONGEST_PAUSE_SECONDS + 0.5,
     ) -> None:
         self._log = log
         self._longest_pause = longest_pause
@@ -152,16 +145,16 @@ class Outage:
         """Record a failure; return the seconds to wait before the next try."""
         self.failures += 1
         self.error = error
-        with suppress(*NO_MEMORY):
+        with suppress(*errors.NO_MEMORY):
             self._log_failure(error)
-        return outage_pause(self.failures, self._longest_pause)
+        return errors.outage_pause(self.failures, self._longest_pause)
 
     def _log_failure(self, error: BaseException) -> None:
-        if self.failures < max(EVERYDAY.get(trouble(error), 0), self._away.patience):
-            self._log.debug("%s: %s; trying again", self._what, reason_of(error))
+        if self.failures < max(EVERYDAY.get(errors.trouble(error), 0), self._away.patience):
+            self._log.debug("%s: %s; trying again", self._what, errors.reason_of(error))
         elif not (self._logged or self._away.quiet):
             self._logged = True
-            why, extra = reason_of(error), {"event": Said.DATABASE_AWAY}
+            why, extra = errors.reason_of(error), {"event": Said.DATABASE_AWAY}
             first = self._away.begins(self, self._what, why)
             level = logging.WARNING if first else logging.DEBUG
             self._log.log(level, "%s: %s; trying again", self._what, why, extra=extra)
@@ -192,7 +185,7 @@ class Role:
         wake: threading.Event | None = None,
         stop_for: Callable[[MsgworkerError], None] | None = None,
         *,
-        longest_pause: float = LONGEST_PAUSE_SECONDS + 0.5,
+        longest_pause: float = errors.LONGEST_PAUSE_SECONDS + 0.5,
     ) -> None:
         """wake: set by others to end the pause early. stop_for: stops the instance if the loop
         cannot continue; None = it works without this role. longest_pause: seconds."""
@@ -290,11 +283,14 @@ class Role:
         except BaseException as error:
             self.failed(error)
             pause = self.outage.failed(error)
-            if trouble(error) is Trouble.OTHER and reason_of(error) != self._logged_error:
-                self._logged_error = reason_of(error)  # a repeated error is logged once
-                plain = shows_a_row(error) or (self._aside and isinstance(error, DBAPIError))
+            if (
+                errors.trouble(error) is Trouble.OTHER
+                and errors.reason_of(error) != self._logged_error
+            ):
+                self._logged_error = errors.reason_of(error)  # a repeated error is logged once
+                plain = errors.shows_a_row(error) or (self._aside and isinstance(error, DBAPIError))
                 shown = None if plain else error
-                why = "unexpected error; continuing" if shown else reason_of(error)
+                why = "unexpected error; continuing" if shown else errors.reason_of(error)
                 self.log.error("%s: %s", self.name, why, exc_info=shown)
             return pause
         finally:

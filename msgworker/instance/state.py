@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import sqlalchemy as sa
 
 from msgworker.config import Settings
-from msgworker.db import secrets_of
+from msgworker.db.errors import secrets_of
 from msgworker.errors import ConfigError
 from msgworker.events import Events
 from msgworker.instance.connections import Connections, FairLock, Lendable, end_if_forked
@@ -31,7 +31,9 @@ from msgworker.message import topic_of
 from msgworker.queries.explain import Asked
 from msgworker.schedules import Schedule
 from msgworker.store.rows import Row
-from msgworker.table import MessageTable, Slice, Tables
+from msgworker.table.columns import Slice
+from msgworker.table.spec import MessageTable
+from msgworker.table.tables import Tables
 from msgworker.tracing import UNTRACED, NoTracer
 
 # --- Where an instance looks: advice that may be stale, inconsistent or missing. The flagging

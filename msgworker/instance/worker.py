@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from shlex import quote
 
 from msgworker.counted import plural
-from msgworker.db import connecting, reaching
+from msgworker.db.connections import connecting, reaching
 from msgworker.errors import ExitCode, LocksUnavailable, MsgworkerError, RuleChanged
 from msgworker.instance.claiming.loop import Drain
 from msgworker.instance.counting import Patience, left_within, patience_of
@@ -34,7 +34,7 @@ from msgworker.queries.explain import Waits
 from msgworker.queries.remaining import Left, left
 from msgworker.store import controls
 from msgworker.store.controls import JOB_PAUSED, asking_jobs
-from msgworker.table import Slice
+from msgworker.table.columns import Slice
 
 # --- The report of a drain: what it did, and which messages are left.
 

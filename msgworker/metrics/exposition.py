@@ -18,7 +18,7 @@ from socketserver import TCPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from msgworker.db import reason_of
+from msgworker.db.errors import reason_of
 from msgworker.errors import ConfigError
 from msgworker.logs import logger
 from msgworker.message import State

@@ -17,7 +17,8 @@ from sqlalchemy import Connection
 
 from msgworker import producing
 from msgworker.config import whole
-from msgworker.db import kind_of, read_instant, whole_number
+from msgworker.db.clock import kind_of, read_instant
+from msgworker.db.types import whole_number
 from msgworker.errors import ConfigError
 from msgworker.message import ACKNOWLEDGED, State, Status
 from msgworker.ops.operation import Step
@@ -29,7 +30,7 @@ from msgworker.store import change, send
 from msgworker.store.audit import CHANGES, Edited, Who, kept_changes
 from msgworker.store.bounded import LEAST, MOST
 from msgworker.store.change import Held
-from msgworker.table import Tables
+from msgworker.table.tables import Tables
 
 
 class Keep(enum.Enum):

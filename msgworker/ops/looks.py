@@ -19,14 +19,15 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from msgworker import db
 from msgworker.config import nearest, number, whole
+from msgworker.db import connections
 from msgworker.errors import ConfigError, TookTooLong
 from msgworker.message import State, StateName
 from msgworker.queries import messages
 from msgworker.schedules import Schedule
 from msgworker.store.bounded import LEAST, MOST, Filter, Found, object_asked
-from msgworker.table import MessageTable, Tables
+from msgworker.table.spec import MessageTable
+from msgworker.table.tables import Tables
 from msgworker.tracing import NoTracer
 
 if TYPE_CHECKING:  # each method imports what it reads with
@@ -76,7 +77,7 @@ class Clock:
     @contextmanager
     def reading(self, engine: sa.Engine) -> Iterator[Connection]:
         """A connection whose statements end with the time; raises TookTooLong."""
-        with db.reading(engine, self.check(), self.seconds) as conn:
+        with connections.reading(engine, self.check(), self.seconds) as conn:
             yield conn
 
 

@@ -22,10 +22,11 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from msgworker import db
 from msgworker.config import whole
 from msgworker.counted import plural
-from msgworker.db import Fate, Trouble, connecting, writing
+from msgworker.db import errors
+from msgworker.db.connections import connecting, reaching, refusal, unavailable, writing
+from msgworker.db.database import Trouble, of
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.ops.looks import Clock, Looks, options_of
 from msgworker.ops.results import How, OnProgress, Progress, Repaired, Sent, Skip, Skips, Why, kept
@@ -38,18 +39,8 @@ from msgworker.store import audit
 from msgworker.store.audit import Kind, Operation, Who
 from msgworker.store.bounded import LEAST, MOST
 from msgworker.store.rows import RowKept
-from msgworker.table import (
-    CANCEL,
-    HISTORY,
-    JOB_TABLE,
-    LIMIT,
-    MAX_ACTOR,
-    MAX_REASON,
-    OWN,
-    OwnTable,
-    Tables,
-)
-from msgworker.table.tables import unique_index_name
+from msgworker.table import build
+from msgworker.table.tables import Tables, unique_index_name
 
 T = TypeVar("T")
 FIRST_SIZE = 100
@@ -84,15 +75,15 @@ def in_one(engine: sa.Engine, act: Callable[[Connection], T]) -> T:
     """What `act` returns, in a transaction of its own, which is sent again where the database has
     rolled it back; not on SQLite, which has waited for a minute by then. Raises
     DatabaseUnavailable, SchemaError."""
-    tries, most = 1, 1 if db.of(engine).one_writer else SHORT_TRIES
+    tries, most = 1, 1 if of(engine).one_writer else SHORT_TRIES
     while True:
         try:
-            with db.reaching(engine), writing(engine) as conn:
+            with reaching(engine), writing(engine) as conn:
                 return act(conn)
         except DBAPIError as error:
-            if db.trouble(error) is not Trouble.AGAIN or tries == most:
+            if errors.trouble(error) is not Trouble.AGAIN or tries == most:
                 raise
-        time.sleep(db.outage_pause(tries))
+        time.sleep(errors.outage_pause(tries))
         tries += 1
 
 
@@ -205,7 +196,7 @@ class RecordedOperation:
         """`over` the messages of each page: those behind a msg_id, lowest first. A page of fewer
         than `full` is the last."""
         while True:
-            with db.reaching(self.engine), connecting(self.engine) as conn:
+            with reaching(self.engine), connecting(self.engine) as conn:
                 ids = page(conn, after)
             self.over(ids, work)
             if len(ids) < full:
@@ -231,7 +222,7 @@ class RecordedOperation:
                 if len(part) > 1:
                     most = len(part) // 2
                     continue
-                said = db.reason_of(error) if isinstance(error, DBAPIError) else str(error)
+                said = errors.reason_of(error) if isinstance(error, DBAPIError) else str(error)
                 self.skip([Skip(part[0], Why.REFUSED, error=said)], part[0])
             start += len(part)
             most = min(2 * most, MOST_SIZE)
@@ -259,15 +250,15 @@ class RecordedOperation:
     def _until_known(self, last_id: int | None, work: Callable[[Connection], Step]) -> Step:
         taken = 0
 
-        def judge(error: BaseException, looking: bool) -> Fate:
+        def judge(error: BaseException, looking: bool) -> errors.Fate:
             nonlocal taken
-            if db.trouble(error) is Trouble.REFUSED:
-                raise db.refusal(self.engine, error) from error
+            if errors.trouble(error) is Trouble.REFUSED:
+                raise refusal(self.engine, error) from error
             key = unique_index_name(self._tables)
-            if isinstance(error, DBAPIError) and db.violates(error, key):
+            if isinstance(error, DBAPIError) and errors.violates(error, key):
                 taken += 1  # a unique key was taken after it was looked at: look again
-                return Fate.AGAIN if taken < KEY_TRIES else Fate.RAISE
-            return db.by_trouble(error, looking)
+                return errors.Fate.AGAIN if taken < KEY_TRIES else errors.Fate.RAISE
+            return errors.by_trouble(error, looking)
 
         return self._known(partial(self._once, last_id, work), self._committed, judge)
 
@@ -275,14 +266,16 @@ class RecordedOperation:
         self,
         send: Callable[[], T],
         look: Callable[[], T | None],
-        judge: Callable[[BaseException, bool], Fate],
+        judge: Callable[[BaseException, bool], errors.Fate],
     ) -> T:
         """`until_known` with a limit of attempts."""
-        failures = db.Failures()
-        known = db.until_known(send, look, lambda: failures.count < TRIES, failures, judge=judge)
+        failures = errors.Failures()
+        known = errors.until_known(
+            send, look, lambda: failures.count < TRIES, failures, judge=judge
+        )
         if known is None:
             assert failures.last is not None
-            raise db.unavailable(self.engine, failures.last) from failures.last
+            raise unavailable(self.engine, failures.last) from failures.last
         return known
 
     def _once(self, last_id: int | None, work: Callable[[Connection], Step]) -> Step:
@@ -347,7 +340,7 @@ class RecordedOperation:
                 audit.finish(conn, self._tables, op.op_id)
             return True
 
-        self._known(send, db.nothing, db.repeatable)
+        self._known(send, errors.nothing, errors.repeatable)
         return Repaired(
             kind=op.kind,
             op_id=op.op_id,
@@ -406,8 +399,8 @@ class Writing(Looks):
         for text in (key, request):
             if text is not None:
                 _check_key(text)
-        who = _short("actor", actor, MAX_ACTOR)
-        where = clean(_short("source", source, MAX_ACTOR), MAX_ACTOR) or None
+        who = _short("actor", actor, build.MAX_ACTOR)
+        where = clean(_short("source", source, build.MAX_ACTOR), build.MAX_ACTOR) or None
         other = copy.copy(self)
         other._acting = Who(who, None, where, key, request)
         return other
@@ -503,11 +496,13 @@ class Writing(Looks):
     ) -> Who:
         """Who asks (default: user and host of this process) and why; raises ConfigError. What
         `needs_reason` is refused without one."""
-        given = self._acting.actor if actor is None else _short("actor", actor, MAX_ACTOR)
-        if not _short("reason", reason, MAX_REASON).strip() and needs_reason is not None:
+        given = self._acting.actor if actor is None else _short("actor", actor, build.MAX_ACTOR)
+        if not _short("reason", reason, build.MAX_REASON).strip() and needs_reason is not None:
             raise ConfigError(f"{needs_reason} needs a reason; it is kept in the audit")
-        why = clean(without_url_secrets(reason), MAX_REASON) if reason else None
-        return self._acting._replace(actor=clean(given.strip() or _user(), MAX_ACTOR), reason=why)
+        why = clean(without_url_secrets(reason), build.MAX_REASON) if reason else None
+        return self._acting._replace(
+            actor=clean(given.strip() or _user(), build.MAX_ACTOR), reason=why
+        )
 
     @property
     def _clock(self) -> Clock:
@@ -516,17 +511,17 @@ class Writing(Looks):
 
     def _ready(self) -> None:
         """Raise SchemaError if the tables of ops are missing."""
-        features = {CANCEL.name, LIMIT.name, HISTORY.name, JOB_TABLE.name}
-        needed = self._tables_with(*OWN).missing - features
+        features = {build.CANCEL.name, build.LIMIT.name, build.HISTORY.name, build.JOB_TABLE.name}
+        needed = self._tables_with(*build.OWN).missing - features
         if needed:
-            named = [f"{one.name} ({one.about})" for one in OWN if one.name in needed]
+            named = [f"{one.name} ({one.about})" for one in build.OWN if one.name in needed]
             raise SchemaError(
                 f"table {', '.join(named)} is missing. "
                 "Run App.create_schema() or `msgworker init-db`, or see `msgworker ddl "
                 "--dialect NAME`"
             )
 
-    def _tables_with(self, *own: OwnTable) -> Tables:
+    def _tables_with(self, *own: build.OwnTable) -> Tables:
         """The tables, with these of ours, if they were created since this App has read them."""
         if not all(one.is_there(self._tables) for one in own):
             from msgworker.schema import known

@@ -29,7 +29,8 @@ from msgworker.store.audit import Who
 from msgworker.store.bounded import MOST, Found
 from msgworker.store.controls import PausedJob
 from msgworker.store.schedules import Stored
-from msgworker.table import JOB_TABLE, Tables
+from msgworker.table.build import JOB_TABLE
+from msgworker.table.tables import Tables
 
 if TYPE_CHECKING:
     from msgworker.coordination.lease import Lease, LockCentre

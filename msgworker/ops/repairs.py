@@ -22,7 +22,8 @@ from msgworker.ops.selection import WHY, Action, DryRun, Options, Page, Selectio
 from msgworker.store import audit, change, controls
 from msgworker.store.audit import Who
 from msgworker.store.change import SeenRow
-from msgworker.table import AUDIT, CANCEL, OPERATION, Tables
+from msgworker.table.build import AUDIT, CANCEL, OPERATION
+from msgworker.table.tables import Tables
 
 LOOK_AHEAD_SECONDS = 20
 MOST_BEHIND = 10_000

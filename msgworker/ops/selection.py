@@ -21,7 +21,7 @@ from msgworker.store import bounded, change, jobs
 from msgworker.store.audit import Kind, Operation, Who
 from msgworker.store.bounded import MOST, SCAN, Filter
 from msgworker.store.change import Behind, SeenRow
-from msgworker.table import Tables
+from msgworker.table.tables import Tables
 
 # --- Which messages a write changes, page by page, and which it skips.
 

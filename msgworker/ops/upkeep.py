@@ -17,17 +17,10 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from msgworker.config import HISTORY_SECONDS, YEAR_SECONDS, seconds, whole
 from msgworker.config.values import renamed
-from msgworker.db import (
-    Trouble,
-    connecting,
-    ignoring,
-    instant_ago,
-    reaching,
-    reason_of,
-    trouble,
-    unavailable,
-    writing,
-)
+from msgworker.db.clock import instant_ago
+from msgworker.db.connections import connecting, reaching, unavailable, writing
+from msgworker.db.database import Trouble
+from msgworker.db.errors import ignoring, reason_of, trouble
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.message import State
 from msgworker.ops.looks import Clock, check_since, check_text, filter_of
@@ -53,7 +46,9 @@ from msgworker.store.controls import Pause
 from msgworker.store.lease import Lease
 from msgworker.store.purge import Archive, Old
 from msgworker.store.rows import MIN_ID
-from msgworker.table import HISTORY, MAX_TOPIC, Tables
+from msgworker.table.build import HISTORY
+from msgworker.table.columns import MAX_TOPIC
+from msgworker.table.tables import Tables
 
 MAX_AUDIT = 10_000
 Age = float | str | timedelta | datetime | None

@@ -13,7 +13,9 @@ from typing import Any, Literal
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
-from msgworker import db
+from msgworker.db import clock
+from msgworker.db.catalogue import file_size, row_estimate, table_size
+from msgworker.db.types import beginning, bytewise
 from msgworker.latency import RAN, WAITED, percentile
 from msgworker.message import State, Status, topic_of, word_of
 from msgworker.payload import text_of
@@ -22,17 +24,9 @@ from msgworker.store import bounded, controls, history, jobs
 from msgworker.store.bounded import Capped, Filter
 from msgworker.store.controls import Pause, PausedJob
 from msgworker.store.rows import running_ids
-from msgworker.table import (
-    COUNTED,
-    HISTORY,
-    RAN_COUNTS,
-    WAITED_COUNTS,
-    Cols,
-    Tables,
-    lit,
-    own_tables,
-)
-from msgworker.table.tables import ONE, ZERO
+from msgworker.table.build import COUNTED, HISTORY, RAN_COUNTS, WAITED_COUNTS, own_tables
+from msgworker.table.columns import Cols
+from msgworker.table.tables import ONE, ZERO, Tables, lit
 
 # --- How many messages are in each state.
 #
@@ -111,7 +105,7 @@ def counts(conn: Connection, t: Tables, *, most: int = EXACT_UP_TO) -> list[Coun
             found = [Count(State.NEW, None, 0, None)]
         rows += _merged(found, Exact.AT_LEAST if cut else Exact.EXACT)
         some_cut |= cut
-    total = None if t.where else db.row_estimate(conn, t.message)
+    total = None if t.where else row_estimate(conn, t.message)
     if total is None:
         rows.append(Count(State.DONE, None, 0, None, Exact.AT_LEAST))
     else:
@@ -146,8 +140,8 @@ def _merged(rows: Iterable[Count], exact: Exact) -> Iterator[Count]:
 
 def _facts(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
     left = sa.case((t.tries_left(c), ONE), else_=ZERO)
-    topic = sa.null() if c.topic is None else db.bytewise(db.beginning(c.topic))
-    created: Any = sa.null() if c.created_at is None else db.real_instant(c.created_at)
+    topic = sa.null() if c.topic is None else bytewise(beginning(c.topic))
+    created: Any = sa.null() if c.created_at is None else clock.real_instant(c.created_at)
     failed = sa.case((c.status == lit(Status.FAILED), left), else_=ZERO)
     of_dead = (
         ZERO if one is None else sa.case((one, ONE), else_=ZERO)
@@ -160,7 +154,7 @@ def _facts(t: Tables, c: Cols) -> list[ColumnElement[Any]]:
 def _grouped(conn: Connection, t: Tables, rows: sa.Subquery) -> Iterator[Count]:
     w = rows.c
     has_age = t.has("created_at")
-    age: Any = db.seconds_since(sa.func.min(w.c)) if has_age else sa.null()
+    age: Any = clock.seconds_since(sa.func.min(w.c)) if has_age else sa.null()
     keys = [w.s, w.l, *([w.t] if t.has("topic") else [])]
     query = sa.select(w.s, w.l, w.t if t.has("topic") else sa.null(), sa.func.count(), age)
     query = query.add_columns(*(sa.func.sum(one) for one in (w.a, w.o, w.j)))
@@ -233,10 +227,10 @@ def sizes(conn: Connection, t: Tables) -> Sizes:
     """A statement for each table on a server, none of which reads a table."""
     found = []
     for table in (t.message, *own_tables(t)):
-        size = db.table_size(conn, table)
+        size = table_size(conn, table)
         found.append(TableSize(table.name, *(size or (None, None))))
     exact = Exact.EXACT if t.database.sizes_are_exact else Exact.ABOUT
-    return Sizes(tuple(found), exact, db.file_size(conn))
+    return Sizes(tuple(found), exact, file_size(conn))
 
 
 # --- Everything at a glance: how many messages are in which state, topic by topic, and who works.
@@ -346,7 +340,7 @@ def overview(conn: Connection, t: Tables) -> Overview:
         if not one.of_all:
             of_topic[topic_of(one.topic)].append(one)
     return Overview(
-        read_at=db.instant_ago(conn),
+        read_at=clock.instant_ago(conn),
         topics=_topics(conn, t, who, rows, of_topic),
         live=sum(one.life is Life.LIVE for one in who),
         silent=sum(one.silent for one in who),
@@ -386,7 +380,7 @@ def _newest(conn: Connection, t: Tables) -> set[str]:
     def build() -> sa.Select[tuple[str | None]]:
         c = t.cols()
         assert c.topic is not None
-        names = sa.select(db.beginning(c.topic).label("t"))
+        names = sa.select(beginning(c.topic).label("t"))
         if t.where:  # of as many rows, whoever's they are
             names = names.add_columns(sa.case((sa.and_(*t.is_message(c)), 1)).label("m"))
         rows = names.order_by(c.msg_id.desc()).limit(NEWEST).subquery("w")
@@ -484,8 +478,8 @@ def timings(conn: Connection, t: Tables, *, window: Window, waits: bool = True) 
 
     def build() -> sa.Select[Any]:
         query = sa.select(c.topic, *(_summed(t, c[name]) for name in names))
-        since = db.now_plus(sa.bindparam("mw_since", type_=sa.Float()))
-        recent = sa.and_(c.minute_at > since, c.minute_at <= db.now_plus(sa.literal(0.0)))
+        since = clock.now_plus(sa.bindparam("mw_since", type_=sa.Float()))
+        recent = sa.and_(c.minute_at > since, c.minute_at <= clock.now_plus(sa.literal(0.0)))
         query = query.where(c.table_name == t.label, recent)
         query = query.group_by(c.topic)
         return query.order_by(_summed(t, c.ran_ms).desc(), c.topic).limit(TIMED)
@@ -520,9 +514,9 @@ def _by_step(
     c = table.c
 
     def build() -> sa.Select[Any]:
-        place = db.step_of(c.minute_at, lit(step))
+        place = clock.step_of(c.minute_at, lit(step))
         query = sa.select(place, *(_summed(t, c[name]) for name in SUMMED))
-        since = sa.bindparam("mw_begin", type_=db.UtcDateTime())
+        since = sa.bindparam("mw_begin", type_=clock.UtcDateTime())
         query = query.where(c.table_name == t.label, c.minute_at >= since)
         if topic is not None:
             query = query.where(c.topic == sa.bindparam("mw_topic", type_=c.topic.type))

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from msgworker.counted import plural, span
-from msgworker.db import instant_ago
+from msgworker.db.clock import instant_ago
 from msgworker.message import State, in_quarantine, topic_of
 from msgworker.queries import messages
 from msgworker.queries.instances import (
@@ -37,8 +37,8 @@ from msgworker.store.bounded import WAITING
 from msgworker.store.controls import Request
 from msgworker.store.items import Items
 from msgworker.store.recover import giving_back
-from msgworker.table import Slice, Tables
-from msgworker.table.tables import prioritized
+from msgworker.table.columns import Slice
+from msgworker.table.tables import Tables, prioritized
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,15 +16,16 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
-from msgworker.db import UtcDateTime, beginning, bytewise, real_instant
+from msgworker.db.clock import UtcDateTime, real_instant
+from msgworker.db.types import beginning, bytewise
 from msgworker.message import DEFAULT_TOPIC, State, topic_of
 from msgworker.payload import shortened, shown, text_of
 from msgworker.store import bounded, tries
 from msgworker.store.bounded import Found, cursor_place, cursor_text, in_state
 from msgworker.store.rows import is_topic
 from msgworker.store.tries import fingerprint, in_common, masked, unplaced
-from msgworker.table import Cols, Tables
-from msgworker.table.tables import ONE, ZERO
+from msgworker.table.columns import Cols
+from msgworker.table.tables import ONE, ZERO, Tables
 
 READ = 5_000
 NOTHING = "(no error was recorded)"

@@ -14,14 +14,16 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from msgworker.commands import command
-from msgworker.db import beginning, bytewise, now_ms, real_instant, whole_number
+from msgworker.db.clock import now_ms, real_instant
+from msgworker.db.types import beginning, bytewise, whole_number
 from msgworker.payload import shown, text_of
 from msgworker.queries.messages import MessageInfo
 from msgworker.store import lease, limits
 from msgworker.store.limits import Free
 from msgworker.store.recover import FOREIGN
 from msgworker.store.rows import of_running, running_ids
-from msgworker.table import LIMIT, Tables
+from msgworker.table.build import LIMIT
+from msgworker.table.tables import Tables
 
 # --- Instances and their messages: leases beside the flagged rows.
 

@@ -13,14 +13,15 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
 from msgworker.counted import many, span
-from msgworker.db import real_instant, seconds_since
+from msgworker.db.clock import real_instant, seconds_since
 from msgworker.payload import shown
 from msgworker.queries import remaining
 from msgworker.queries.explain import Waits, World
 from msgworker.queries.remaining import OfJob
 from msgworker.store import controls, jobs
 from msgworker.store.bounded import Capped, Found
-from msgworker.table import JOB_TABLE, Tables
+from msgworker.table.build import JOB_TABLE
+from msgworker.table.tables import Tables
 
 COUNTED = 1_000_000
 """The most messages of each state that are counted of one job."""

@@ -20,7 +20,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
-from msgworker.db import AnyId, AnyText, beginning
+from msgworker.db.types import AnyId, AnyText, beginning
 from msgworker.errors import ConfigError
 from msgworker.message import State, topic_of
 from msgworker.payload import BEGINNING, is_text, shortened
@@ -28,18 +28,9 @@ from msgworker.queries import messages
 from msgworker.queries.explain import Reason, World, of_heads
 from msgworker.queries.messages import MessageInfo
 from msgworker.store import bounded, candidates, controls
-from msgworker.store.bounded import (
-    MOST_CURSOR,
-    NO_CURSOR,
-    WAITING,
-    Capped,
-    Found,
-    Walk,
-    cursor_place,
-    cursor_text,
-)
 from msgworker.store.rows import MIN_ID, running_ids
-from msgworker.table import Cols, Tables, lit
+from msgworker.table.columns import Cols
+from msgworker.table.tables import Tables, lit
 
 BEHIND = 1000
 """Messages behind a head are counted up to this number."""
@@ -99,7 +90,7 @@ def rank(one: LaneInfo) -> tuple[int, int]:
 
 def lanes(
     conn: Connection, t: Tables, *, limit: int, scan: int = bounded.OPEN_SCAN, blocked: bool = False
-) -> Found[LaneInfo]:
+) -> bounded.Found[LaneInfo]:
     """Objects with unfinished messages, those with most behind their head first; or by `rank`,
     those whose head is blocked first.
 
@@ -120,7 +111,7 @@ def lanes(
     else:
         ranked = sorted(counts, key=lambda head: -counts[head])[:limit]
         rows = _infos(conn, t, world, {head: counts[head] for head in ranked})
-    return Found(rows, complete=entries < scan and objects <= len(rows), looked_at=entries)
+    return bounded.Found(rows, complete=entries < scan and objects <= len(rows), looked_at=entries)
 
 
 def _shares(rows: Iterable[LaneInfo], limit: int) -> list[LaneInfo]:
@@ -153,7 +144,7 @@ def _stuck(conn: Connection, t: Tables, world: World) -> Iterable[Any]:
 
 def by_object(
     conn: Connection, t: Tables, *, limit: int = 50, after: str | None = None
-) -> Found[LaneInfo]:
+) -> bounded.Found[LaneInfo]:
     """The same of every object in the order of its key, behind the cursor `after`.
 
     One page goes over PAGE_SCAN unfinished messages at most: of more it has fewer objects.
@@ -179,7 +170,7 @@ def by_object(
     rows = _infos(conn, t, World.read(conn, t), dict(heads[one] for one in ids if one in heads))
     more = len(found) == limit or entries >= scan
     cursor = _cursor(t, found[-1][0], found[-1][1]) if more else None
-    return Found(rows, next_after=cursor, looked_at=entries)
+    return bounded.Found(rows, next_after=cursor, looked_at=entries)
 
 
 class _Place(NamedTuple):
@@ -218,23 +209,23 @@ def _place(t: Tables, msg_id: Any, key: Any) -> _Place:
 
 def _cursor(t: Tables, msg_id: Any, key: Any) -> str:
     place = _place(t, msg_id, key)
-    text = cursor_text([str(place.value) if place.by_key else place.value])
-    return text if len(text) <= MOST_CURSOR else cursor_text([msg_id])
+    text = bounded.cursor_text([str(place.value) if place.by_key else place.value])
+    return text if len(text) <= bounded.MOST_CURSOR else bounded.cursor_text([msg_id])
 
 
 def _place_of(conn: Connection, t: Tables, after: str) -> _Place:
     """The place in a cursor."""
-    (given,) = cursor_place(after, (str, int))
+    (given,) = bounded.cursor_place(after, (str, int))
     if isinstance(given, int):
         c = t.cols()
         query = sa.select(c.msg_id).where(c.msg_id == sa.literal(given, sa.BigInteger()))
         if conn.scalar(query) is None:
-            raise ConfigError(NO_CURSOR)
+            raise ConfigError(bounded.NO_CURSOR)
         return _Place(given, False)
     try:
         return _Place(given if _text_key(t) else t.key_type.python_type(given), True)
     except (ValueError, TypeError, ArithmeticError, NotImplementedError):
-        raise ConfigError(NO_CURSOR) from None
+        raise ConfigError(bounded.NO_CURSOR) from None
 
 
 def _one_of_each(found: Iterable[Any]) -> list[int]:
@@ -252,7 +243,7 @@ def _infos(conn: Connection, t: Tables, world: World, heads: Mapping[int, int]) 
     found = []
     for one in of_heads(conn, t, [infos[head] for head in heads if head in infos], world):
         head, behind = one.message, heads[one.message.msg_id] - 1
-        limited = full.get(topic_of(head.topic)) if head.status in WAITING else None
+        limited = full.get(topic_of(head.topic)) if head.status in bounded.WAITING else None
         told = (one.reason, one.text, one.started, one.running_seconds, limited)
         found.append(LaneInfo(head.object_id, head, min(behind, BEHIND), behind > BEHIND, *told))
     return found
@@ -299,7 +290,7 @@ def _failing(conn: Connection, t: Tables, limit: int, scan: int) -> Iterable[Any
 
 
 def _first(
-    conn: Connection, t: Tables, walk: Walk, where: list[ColumnElement[bool]], limit: int
+    conn: Connection, t: Tables, walk: bounded.Walk, where: list[ColumnElement[bool]], limit: int
 ) -> Iterable[Any]:
     """The first rows of a walk that have an object. where: the same for each walk of one `by`."""
 
@@ -425,8 +416,8 @@ class LanePlace:
 
     object_id: Any
     head: int
-    ahead: Capped
-    behind: Capped
+    ahead: bounded.Capped
+    behind: bounded.Capped
 
 
 def place(conn: Connection, t: Tables, msg_id: int) -> LanePlace | None:
@@ -439,7 +430,7 @@ def place(conn: Connection, t: Tables, msg_id: int) -> LanePlace | None:
     params = {"id": msg_id}
     head, *sides = conn.execute(t.built("place_ahead", partial(_side, t, True)), params).one()
     sides += conn.execute(t.built("place_behind", partial(_side, t, False)), params).one()[1:]
-    ahead, behind = (Capped(min(int(count), MOST), int(count) > MOST) for count in sides)
+    ahead, behind = (bounded.Capped(min(int(count), MOST), int(count) > MOST) for count in sides)
     return LanePlace(shortened(row[0]), msg_id if head is None else int(head), ahead, behind)
 
 

@@ -14,8 +14,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
-from msgworker import db
-from msgworker.db import Trouble, ignoring
+from msgworker.db.clock import instant_text, kind_of, read_instant
+from msgworker.db.database import Trouble
+from msgworker.db.errors import ignoring
+from msgworker.db.types import beginning, text_length, whole_number
 from msgworker.message import ACKNOWLEDGED, CANCELLED, DISCARDED, LATER, State, plain_error, word_of
 from msgworker.payload import is_text, quoted, shortened, shown
 from msgworker.schema.rule import Rule
@@ -25,17 +27,9 @@ from msgworker.store.controls import Request
 from msgworker.store.items import Items
 from msgworker.store.rows import from_indexes
 from msgworker.store.tries import Kind, Try
-from msgworker.table import (
-    AUDIT,
-    INSTANTS,
-    MAX_HEADERS,
-    NUMBERS,
-    OPERATION,
-    ROLES,
-    Cols,
-    Tables,
-    lit,
-)
+from msgworker.table.build import AUDIT, OPERATION
+from msgworker.table.columns import INSTANTS, MAX_HEADERS, NUMBERS, ROLES, Cols
+from msgworker.table.tables import Tables, lit
 from msgworker.tracing import trace_id_of
 
 # --- A message for operators.
@@ -141,15 +135,15 @@ def columns_of(c: Cols, *, payload: bool) -> list[ColumnElement[Any]]:
         if column is None or (role in _WHOLE_ONLY and not payload):
             column = sa.null()
         elif role in INSTANTS:
-            column = db.instant_text(column)
+            column = instant_text(column)
         elif role == "payload":
             column = sa.func.substr(sa.cast(column, sa.Text()), 1, PAYLOAD_SHOWN + 1)
         elif role == "headers":
             plain = isinstance(column.type, sa.String)
             text = column if plain else sa.cast(column, sa.Text())
-            column = sa.case((db.text_length(text) <= lit(MAX_HEADERS), text))
+            column = sa.case((text_length(text) <= lit(MAX_HEADERS), text))
         elif role in _TEXTS:
-            column = db.beginning(column)
+            column = beginning(column)
         columns.append(column.label(f"f{len(columns)}"))
     return columns
 
@@ -172,7 +166,7 @@ def info_of(t: Tables, row: Any) -> MessageInfo:
         if role in INSTANTS:
             values[role] = _instant(t, role, value)
         elif role in NUMBERS:
-            values[role] = db.whole_number(value)
+            values[role] = whole_number(value)
         elif role in _TEXTS and role != "object_id" and isinstance(value, bytes):  # a BLOB (SQLite)
             odd[role] = f"{quoted(value)}, which is not a text"
             values[role] = shown(value, len(value))
@@ -203,7 +197,7 @@ def info_of(t: Tables, row: Any) -> MessageInfo:
 
 def _instant(t: Tables, role: str, value: Any) -> datetime | None:
     try:
-        return db.read_instant(value, db.kind_of(getattr(t.cols(), role)).zone)
+        return read_instant(value, kind_of(getattr(t.cols(), role)).zone)
     except ValueError:
         return None
 

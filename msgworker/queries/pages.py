@@ -14,7 +14,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from msgworker.db import AnyText, instant_of, instant_text, read_instant
+from msgworker.db.clock import instant_of, instant_text, read_instant
+from msgworker.db.types import AnyText
 from msgworker.errors import ConfigError
 from msgworker.message import State
 from msgworker.queries import messages
@@ -22,7 +23,8 @@ from msgworker.queries.messages import MessageInfo, columns_of, info_of
 from msgworker.store import bounded
 from msgworker.store.bounded import NO_CURSOR, Filter, Found, Page, Walk, an_id
 from msgworker.store.tries import group_columns, group_of
-from msgworker.table import Cols, Tables
+from msgworker.table.columns import Cols
+from msgworker.table.tables import Tables
 
 GROUP_WALK = 5_000
 """Failed rows that one page of a group looks at, as `failures` does."""

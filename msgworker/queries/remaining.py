@@ -11,7 +11,9 @@ import sqlalchemy as sa
 from sqlalchemy import BindParameter, ColumnElement, Connection, bindparam
 
 from msgworker.counted import many
-from msgworker.db import beginning, bytewise, fetch, real_instant, seconds_since
+from msgworker.db.clock import real_instant, seconds_since
+from msgworker.db.connections import fetch
+from msgworker.db.types import beginning, bytewise
 from msgworker.message import State, Status, topic_of
 from msgworker.payload import shown
 from msgworker.queries import messages
@@ -21,8 +23,8 @@ from msgworker.store import controls, jobs
 from msgworker.store.bounded import Capped
 from msgworker.store.recover import undated
 from msgworker.store.rows import from_indexes
-from msgworker.table import JOB, Cols, Tables, lit
-from msgworker.table.tables import ONE, ZERO, job_msg_id
+from msgworker.table.columns import JOB, Cols
+from msgworker.table.tables import ONE, ZERO, Tables, job_msg_id, lit
 
 # A message waits for what holds its object: the running message if there is one, else the head.
 

@@ -24,41 +24,34 @@ from sqlalchemy import ColumnElement, Connection, Engine, Inspector
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateIndex
 
-from msgworker import db
 from msgworker.counted import plural
-from msgworker.db import (
+from msgworker.db.catalogue import columns_there, name_holder, names_there, refuses_all_writes
+from msgworker.db.connections import connecting, unavailable, writing
+from msgworker.db.database import (
     AN_INSTANT,
+    BUILDING,
+    DATABASES,
     NOBODY,
-    CreateColumn,
-    CreateTable,
+    At,
     Database,
     Trouble,
-    connecting,
-    reason_of,
-    trouble,
-    writing,
+    database_of,
+    is_concurrent,
+    of,
+    of_dialect,
+    printing,
 )
+from msgworker.db.errors import reason_of, trouble
+from msgworker.db.types import CreateColumn, CreateTable
 from msgworker.errors import SchemaError
 from msgworker.message import Status
 from msgworker.schema import describe, requirements
 from msgworker.schema import rule as rules
 from msgworker.schema.difference import INDEXES, difference, is_generated, ordered_indexes, suffix
-from msgworker.table import (
-    ADDED,
-    LOCK,
-    NEWEST,
-    OWN,
-    SLICES,
-    UNIQUE,
-    Cols,
-    MessageTable,
-    Tables,
-    lit,
-    own_tables,
-    reached,
-    tables_for,
-    version_of,
-)
+from msgworker.table.build import LOCK, NEWEST, OWN, own_tables, reached, tables_for, version_of
+from msgworker.table.columns import ADDED, SLICES, UNIQUE, Cols
+from msgworker.table.spec import MessageTable
+from msgworker.table.tables import Tables, lit
 
 ATTEMPTS = 24
 """A table that is in use is tried for so often, with longer and longer pauses: some minutes."""
@@ -124,11 +117,11 @@ def create(
     Raises SchemaError if the guard index cannot be built because an object has two running rows.
     """
     describe.check_names(spec, database)
-    db.of(engine).set_up(engine)
+    of(engine).set_up(engine)
     before: set[str] = set()
     as_is = None
     with connecting(engine) as conn:
-        if why := db.refuses_all_writes(conn):
+        if why := refuses_all_writes(conn):
             raise SchemaError(f"nothing was created: {why}")
         inspector = sa.inspect(conn)
         if live := describe.find(inspector, spec):
@@ -173,7 +166,7 @@ def create(
 
 def create_locks(engine: Engine, t: Tables) -> list[str]:
     """Create the table of locks alone, where it is missing; the names of what was created."""
-    db.of(engine).set_up(engine)
+    of(engine).set_up(engine)
 
     def missing() -> list[Step]:
         with connecting(engine) as conn:
@@ -184,9 +177,9 @@ def create_locks(engine: Engine, t: Tables) -> list[str]:
 
 def _at_once(inspector: Inspector, t: Tables, tables: Sequence[sa.Table]) -> list[Step]:
     """Tables first, indexes last."""
-    listed = db.names_there(inspector, t.spec.schema)
+    listed = names_there(inspector, t.spec.schema)
     names = [one.name for one in tables if one.name in listed]
-    there = db.columns_there(inspector, names, t.spec.schema)
+    there = columns_there(inspector, names, t.spec.schema)
     steps = [
         step
         for one in tables
@@ -207,7 +200,7 @@ def _make(
     fails where another program was faster; then `missing` is asked again, and its steps are run one
     by one."""
     made: list[str] = []
-    at_once = new if db.of(engine).rolls_back_ddl else ()
+    at_once = new if of(engine).rolls_back_ddl else ()
     while steps:
         part = _of(at_once, steps) or steps[:1]
         try:
@@ -237,7 +230,7 @@ def _warn_of_statuses(engine: Engine, t: Tables, warn: Callable[[str], object]) 
         )
         count, example = conn.execute(rows).one()
     if count:
-        sql = db.printing(engine.dialect).identifier_preparer
+        sql = printing(engine.dialect).identifier_preparer
         quote, status = sql.quote, sql.quote(t.names["status"])
         text = plural(count, "row", "has", "have")
         warn(
@@ -315,8 +308,8 @@ def upgrade(
 
     new: set[str] = set()
     if conn is None:
-        db.of(engine).set_up(engine)
-    with db.of(engine).in_turn(engine, f"msgworker upgrade {spec.schema or ''}"):
+        of(engine).set_up(engine)
+    with of(engine).in_turn(engine, f"msgworker upgrade {spec.schema or ''}"):
         first = now = look()
         attempts = 0
         last: Step | None = None
@@ -347,7 +340,7 @@ def upgrade(
 
 def _run(engine: Engine, *steps: Step) -> None:
     statements = [statement for step in steps for statement in step.statements]
-    alone = any(map(db.is_concurrent, statements))
+    alone = any(map(is_concurrent, statements))
     with (connecting if alone else writing)(engine) as conn:
         for statement in statements:
             _run_as_written(conn, statement)
@@ -376,20 +369,20 @@ def _refused(engine: Engine, t: Tables, step: Step, error: DBAPIError, verb: str
     why = f"cannot {verb} the schema: {reason_of(error)}"
     kind = trouble(error)
     if kind is Trouble.LOST:
-        return db.unavailable(engine, error)
+        return unavailable(engine, error)
     if kind is Trouble.RACE and step.lacking == ("message:guard",):
-        why = _two_running(db.printing(engine.dialect), t, why)
+        why = _two_running(printing(engine.dialect), t, why)
     if kind is Trouble.RACE and step.lacking == (f"message:{UNIQUE}",):
         why += "; several messages hold one unique key: `msgworker doctor` names them"
     if kind is Trouble.OTHER and step.kind == "index":
         table = next(one for one in (t.message, *own_tables(t)) if one.name == step.table)
         with connecting(engine) as conn:
-            holder = db.name_holder(conn, table, *step.names)
+            holder = name_holder(conn, table, *step.names)
         why += f". It is the name of {holder}: rename that, then run this again" if holder else ""
     if kind is Trouble.AGAIN:
         why += f". Table {step.table} is in use by long transactions; run this again"
     if kind is Trouble.REFUSED:
-        why += f". The login needs {db.of(engine).owner_rights}"
+        why += f". The login needs {of(engine).owner_rights}"
     return SchemaError(why)
 
 
@@ -479,7 +472,7 @@ def _adding(
     online: bool,
 ) -> Iterator[Step]:
     """Columns that are missing: in one statement where each may copy the table."""
-    parts = [columns] if db.of(conn).multi_column_alter else [[c] for c in columns]
+    parts = [columns] if of(conn).multi_column_alter else [[c] for c in columns]
     for part in filter(None, parts):
         text = add_columns(conn.dialect, table, part)
         lacking = tuple(f"{short}.{roles.get(c.name, c.name)}" for c in part)
@@ -488,8 +481,8 @@ def _adding(
         yield Step(
             max(map(version_of, lacking)),
             f"column {', '.join(names)} of {table.name}",
-            db.of(conn).with_lock_limit(text) if online else (text,),
-            db.of(conn).wait_of_columns(stored=stored),
+            of(conn).with_lock_limit(text) if online else (text,),
+            of(conn).wait_of_columns(stored=stored),
             table.name,
             lacking,
             names,
@@ -505,13 +498,13 @@ def _indexing(
     lacking = (f"{short}:{suffix(index)}",)
     version = version_of(lacking[0])
     if unfinished:
-        drop = db.of(conn).drop_unfinished(db.printing(conn.dialect), table, name)
+        drop = of(conn).drop_unfinished(printing(conn.dialect), table, name)
         what = f"no unfinished index {name}"
         yield Step(version, what, (drop,), AN_INSTANT, table.name, lacking)
-    text, waits = text_of(conn.dialect, CreateIndex(index)), db.BUILDING if online else NOBODY
+    text, waits = text_of(conn.dialect, CreateIndex(index)), BUILDING if online else NOBODY
     # PostgreSQL builds no index over partitions beside others.
     if online and not (t.database.partitioned and table is t.message):
-        text, waits = db.of(conn).index_online(text)
+        text, waits = of(conn).index_online(text)
     yield Step(version, f"index {name}", (text,), waits, table.name, lacking, (name,))
 
 
@@ -546,10 +539,10 @@ def add_columns(dialect: sa.Dialect, table: sa.Table, columns: Iterable[sa.Colum
     name = dialect.identifier_preparer.format_table(table)
     texts = []
     for column in columns:
-        if not db.of_dialect(dialect).takes_default(column):
+        if not of_dialect(dialect).takes_default(column):
             column = sa.Column(column.name, column.type)
         text = str(CreateColumn(column).compile(dialect=dialect))
-        texts.append(db.of_dialect(dialect).add_column(text))
+        texts.append(of_dialect(dialect).add_column(text))
     return text_of(dialect, f"ALTER TABLE {name} {', '.join(texts)}")
 
 
@@ -558,17 +551,17 @@ def add_with_default_for_new(
 ) -> list[str]:
     """Add a column with a default that rows which are there do not get: they keep NULL."""
     made = [add_columns(dialect, table, [sa.Column(column.name, column.type)])]
-    if db.of_dialect(dialect).takes_default(column):
+    if of_dialect(dialect).takes_default(column):
         name = dialect.identifier_preparer.format_table(table)
         default = str(getattr(column.server_default, "arg", "NULL"))
-        setting = db.of_dialect(dialect).set_default(db.At(dialect, name, column.name), default)
+        setting = of_dialect(dialect).set_default(At(dialect, name, column.name), default)
         made += [text_of(dialect, statement) for statement in setting]
     return made
 
 
 def adding_column(engine: Engine, spec: MessageTable, role: str) -> str:
     """The statement that adds the column of a role to a live table."""
-    table = tables_for(spec, db.database_of(engine)).message
+    table = tables_for(spec, database_of(engine)).message
     return add_columns(engine.dialect, table, [table.c[spec.names()[role]]])
 
 
@@ -586,8 +579,8 @@ def slice_index(engine: Engine, t: Tables, role: str) -> str:
 def ddl(spec: MessageTable, name: str, partitions: int = 0) -> str:
     """The whole script for a DBA, without connecting. partitions: of the message table, by the hash
     of the object; only where `Database.unpartitioned` says nothing."""
-    database = db.DATABASES[name].having(partitioned=partitions > 0)
-    compiler = db.printing(database.offline_dialect())
+    database = DATABASES[name].having(partitioned=partitions > 0)
+    compiler = printing(database.offline_dialect())
     t = tables_for(spec, database)
     produced = [t.names[role] for role in ("topic", "object_id", "payload") if role in t.names]
     produced += [name for name, _ in t.where]

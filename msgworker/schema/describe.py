@@ -15,11 +15,14 @@ from sqlalchemy import Connection, Inspector
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import NullType
 
-from msgworker import db
-from msgworker.db import At, Database, Instants, LiveIndex, reason_of
+from msgworker.db import catalogue, clock, database
+from msgworker.db.database import At, Database, LiveIndex, printing
+from msgworker.db.errors import is_overtime, reason_of
+from msgworker.db.types import ColumnLimit, exact
 from msgworker.errors import SchemaError
 from msgworker.message import UNWRITABLE
-from msgworker.table import (
+from msgworker.table.build import live_names
+from msgworker.table.columns import (
     DEFAULT_NAME,
     LEAST_HEADERS,
     MAX_ERROR,
@@ -30,12 +33,9 @@ from msgworker.table import (
     NAMED_ONLY,
     REQUIRED,
     ROLES,
-    MessageTable,
-    Tables,
-    live_names,
-    named_where,
-    where_problem,
 )
+from msgworker.table.spec import MessageTable, named_where, where_problem
+from msgworker.table.tables import Tables
 
 # --- Any table.
 
@@ -54,13 +54,13 @@ def look(
     inspector: Inspector, table: sa.Table, described: Iterable[Any] | None = None
 ) -> LiveTable:
     """A table of this name as it is. described: its columns, if they are known."""
-    exists = True if described is not None else db.is_there(inspector, table)
+    exists = True if described is not None else catalogue.is_there(inspector, table)
     if not exists:
         return LiveTable(exists)
     if described is None:
         described = inspector.get_columns(table.name, schema=table.schema)
     conn = on(inspector)
-    indexes = db.of(conn).indexes_of(conn, table, inspector)
+    indexes = database.of(conn).indexes_of(conn, table, inspector)
     return LiveTable(True, by_name(described), indexes)
 
 
@@ -115,13 +115,13 @@ def check_names(spec: MessageTable, database: Database) -> None:
 def find(inspector: Inspector, spec: MessageTable) -> MessageTable | None:
     """The same under its live name: exact, or the only one that differs by case; None if none is"""
     try:
-        names = db.names_there(inspector, spec.schema)
+        names = catalogue.names_there(inspector, spec.schema)
     except DBAPIError as error:
-        if spec.schema is None or db.is_overtime(error):
+        if spec.schema is None or is_overtime(error):
             raise
         text = f"schema {spec.schema} cannot be looked at: {reason_of(error)}"
         raise SchemaError(text) from error
-    db.of(on(inspector)).check_schema(spec.schema)
+    database.of(on(inspector)).check_schema(spec.schema)
     if spec.bare_name in names:
         return spec
     same = [name for name in names if name.lower() == spec.bare_name.lower()]
@@ -133,11 +133,11 @@ def find(inspector: Inspector, spec: MessageTable) -> MessageTable | None:
 def weak_storage(inspector: Inspector, spec: MessageTable) -> list[str]:
     """What is wrong with the storage engine, and the statement that fixes it; [] = nothing."""
     conn = on(inspector)
-    storage = db.of(conn).weak_storage(inspector, spec.bare_name, spec.schema)
+    storage = database.of(conn).weak_storage(inspector, spec.bare_name, spec.schema)
     if not storage:
         return []
-    name = db.printing(conn.dialect).identifier_preparer.format_table(bare(spec))
-    fix = db.of(conn).strong_storage(name)
+    name = printing(conn.dialect).identifier_preparer.format_table(bare(spec))
+    fix = database.of(conn).strong_storage(name)
     return [f"its storage engine {storage} has no transactions. To fix it: {fix}"]
 
 
@@ -194,7 +194,7 @@ def near_names(inspector: Inspector, spec: MessageTable) -> list[str]:
 
 def elsewhere(conn: Connection, spec: MessageTable) -> str:
     """The hint for a missing table if another schema has one of its name; empty if none has."""
-    found = db.schemas_with(conn, spec.bare_name, but=spec.schema)
+    found = catalogue.schemas_with(conn, spec.bare_name, but=spec.schema)
     if not found:
         return ""
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""
@@ -345,9 +345,10 @@ def read(
     every = {str(c["name"]): _column(c) for c in described}
     names, table = live_names(spec, kinds_of(described)), bare(spec)
     ids, guard = names.get("object_id", ""), spec.index_name("guard")
-    traits = db.traits_of(conn, table, object_id=ids, guard=guard)
+    traits = catalogue.traits_of(conn, table, object_id=ids, guard=guard)
     changed: dict[str, dict[str, Any]] = {
-        name: {"kind": kind, "cuts": True} for name, kind in db.cutting(database, traits).items()
+        name: {"kind": kind, "cuts": True}
+        for name, kind in catalogue.cutting(database, traits).items()
     }
     changed |= {trait.name: {"default": trait.text} for trait in traits if trait.kind == "default"}
     for kind, known in (("changes", "changes"), ("rowid", "counts")):
@@ -357,7 +358,7 @@ def read(
         if (domain := every[name].domain) is not None:  # what it refuses: tried, value by value
             rows = rows_written(spec).items()
             values = {row: written[role] for row, written in rows if role in written}
-            refuses = tuple(db.refused_by_domain(conn, domain, values))
+            refuses = tuple(catalogue.refused_by_domain(conn, domain, values))
             every[name] = replace(every[name], refuses=refuses)
     columns = {role: every[name] for role, name in names.items()}
     length = max_error(database, columns)
@@ -369,7 +370,7 @@ def read(
         layouts.append("view")
     parts = [trait for trait in traits if trait.kind == "part"]
     by_hash = {part.name: int(part.text) for part in parts} if "hash" in layouts else None
-    sql = db.printing(conn.dialect)
+    sql = printing(conn.dialect)
     return Live(
         spec=spec,
         database=database,
@@ -379,13 +380,13 @@ def read(
         all=every,
         checks=checks,
         triggers=_triggers_of(traits),
-        fold=db.fold_of(database, traits),
+        fold=catalogue.fold_of(database, traits),
         layouts=tuple(text for text in layouts if text not in ("hash", "strict", "unlogged")),
         partitions=by_hash,
         strict="strict" in layouts,
         unlogged="unlogged" in layouts,
-        error_codec=db.codec_of(database, traits, names.get("last_error", "")),
-        own_codec=db.codec_of(database, traits, ""),
+        error_codec=catalogue.codec_of(database, traits, names.get("last_error", "")),
+        own_codec=catalogue.codec_of(database, traits, ""),
         policies=_policies_of(traits),
         charsets={trait.name: trait.text for trait in traits if trait.kind == "charset"},
         reuses_ids=any(trait.kind == "reused" for trait in traits),
@@ -398,7 +399,7 @@ def _column(described: Any) -> Column:
     domain = kind if kind.__visit_name__ == "DOMAIN" else None
     return Column(
         name=str(described["name"]),
-        kind=db.exact(kind) if domain is not None else kind,
+        kind=exact(kind) if domain is not None else kind,
         domain=domain,
         nullable=bool(described["nullable"]),
         default=None if default is None else str(default),
@@ -414,7 +415,7 @@ def _refusing(
     conn: Connection,
     spec: MessageTable,
     columns: dict[str, Column],
-    traits: Sequence[db.Trait],
+    traits: Sequence[catalogue.Trait],
     length: int,
 ) -> Iterator[Check]:
     """The CHECKs that refuse what we write, as the database judges them."""
@@ -425,14 +426,14 @@ def _refusing(
     names = {name.lower() for name in written["done"]}
     for trait in traits:
         if "check" in trait.kind and any(name in trait.text.lower() for name in names):
-            refuses = db.refused_by(conn, trait.text, written)
+            refuses = catalogue.refused_by(conn, trait.text, written)
             if refuses:
                 order = [row for row in written if row in refuses]
                 text, of_column = " ".join(trait.text.split())[:200], trait.kind == "column check"
                 yield Check(trait.name, text, tuple(order), of_column)
 
 
-def _rests(traits: Sequence[db.Trait], refusing: Sequence[Check]) -> dict[str, str]:
+def _rests(traits: Sequence[catalogue.Trait], refusing: Sequence[Check]) -> dict[str, str]:
     """What a change of a column says again, by its name: all that is there of it but a CHECK that
     refuses what we write."""
     found = {trait.name: trait.text for trait in traits if trait.kind == "rest"}
@@ -460,7 +461,7 @@ def rows_written(spec: MessageTable, length: int = MAX_ERROR) -> dict[str, dict[
     length: how many characters of an error are kept. The error is the one that is written where
     another one is refused.
     """
-    now: Any = db.now()  # as it is written: with fractions of a second
+    now: Any = clock.now()  # as it is written: with fractions of a second
     flag = {"claimed_by": AN_ID, "claimed_at": now, "available_at": None}
     free = {"claimed_by": None, "claimed_at": now, "available_at": None}
     clean = {"error_try_times": 0, "crash_times": 0, "later_times": 0, "finished_at": None}
@@ -495,14 +496,14 @@ def facts(live: Live, *, traced: bool) -> dict[str, Any]:
         "error_codec": live.error_codec,
         "own_codec": live.own_codec,
         "max_headers": max_headers(live) if traced else 0,
-        "instants": Instants() if at is None or loose else db.instants_of(at.kind, live.sql),
+        "instants": clock.Instants() if at is None or loose else clock.instants_of(at.kind, live.sql),
         "fold": live.fold,
         # Only a trial shows if messages get ids, and are seen and changed by this login.
         "doubtful": unnumbered or live.policies is not None,
         "counts_ids": ids is not None and ids.counts,
         "reuses_ids": ids is not None and ids.counts and live.reuses_ids,
         "column_limits": column_limits(live),
-        "id_types": (object,) if of is None else db.id_types(live.database, db.exact(of.kind)),
+        "id_types": (object,) if of is None else catalogue.id_types(live.database, exact(of.kind)),
         **_hooks(live.triggers, live.policies),
     }
 
@@ -510,11 +511,11 @@ def facts(live: Live, *, traced: bool) -> dict[str, Any]:
 def max_error(database: Database, columns: dict[str, Column]) -> int:
     """How many characters of an error are kept."""
     column = columns.get("last_error")
-    length = None if column is None else db.max_text(column.kind)
+    length = None if column is None else catalogue.max_text(column.kind)
     return MAX_ERROR if length is None or database.loose_types else min(MAX_ERROR, length)
 
 
-def column_limits(live: Live) -> tuple[db.ColumnLimit, ...]:
+def column_limits(live: Live) -> tuple[ColumnLimit, ...]:
     """The columns that take less than a producer may send: some databases cut it off, or replace
     it, silently."""
     ours = {"topic": MAX_TOPIC, "object_id": MAX_OBJECT_ID, "unique_key": MAX_KEY}
@@ -525,7 +526,7 @@ def column_limits(live: Live) -> tuple[db.ColumnLimit, ...]:
         if column is None or column.generated:
             continue
         charset = live.charsets.get(column.name) or live.charsets.get("", "")
-        limit = db.column_limit(live.database, role, db.exact(column.kind), charset)
+        limit = catalogue.column_limit(live.database, role, exact(column.kind), charset)
         if limit is None:
             continue
         most *= 4 if limit.unit == "bytes" else 1
@@ -539,7 +540,7 @@ def max_headers(live: Live) -> int:
     column = live.columns.get("headers")
     if column is None or column.generated or header_problem(live, column):
         return 0
-    length = db.max_text(column.kind)
+    length = catalogue.max_text(column.kind)
     return MAX_HEADERS if length is None or live.database.loose_types else min(MAX_HEADERS, length)
 
 
@@ -547,9 +548,9 @@ def header_problem(live: Live, column: Column) -> str:
     kind = column.kind
     if has_none(live, kind) or isinstance(kind, sa.JSON):
         return ""
-    if not db.takes_any_text(kind):
+    if not catalogue.takes_any_text(kind):
         return f"is {said(kind)}, but must be a text"
-    length = db.max_text(kind)
+    length = catalogue.max_text(kind)
     if live.database.loose_types or length is None or length >= LEAST_HEADERS:
         return ""
     return f"takes {length} characters, {LEAST_HEADERS} are needed"
@@ -565,7 +566,7 @@ def said(kind: Any) -> str:
 
 
 def hooks_now(conn: Connection, t: Tables) -> dict[str, Any]:
-    traits = db.hooks_of(conn, t.message)
+    traits = catalogue.hooks_of(conn, t.message)
     return _hooks(_triggers_of(traits), _policies_of(traits))
 
 
@@ -578,11 +579,11 @@ def _hooks(triggers: Iterable[tuple[str, str]], policies: tuple[str, str] | None
     return {"on_update": on("UPDATE"), "on_delete": on("DELETE"), "policies": policies}
 
 
-def _triggers_of(traits: Iterable[db.Trait]) -> tuple[tuple[str, str], ...]:
+def _triggers_of(traits: Iterable[catalogue.Trait]) -> tuple[tuple[str, str], ...]:
     return tuple((r.name, " ".join(r.text.split())) for r in traits if r.kind == "trigger")
 
 
-def _policies_of(traits: Iterable[db.Trait]) -> tuple[str, str] | None:
+def _policies_of(traits: Iterable[catalogue.Trait]) -> tuple[str, str] | None:
     return next(((r.name, r.text) for r in traits if r.kind == "policy"), None)
 
 

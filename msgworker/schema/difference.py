@@ -15,35 +15,27 @@ from sqlalchemy import Connection, Inspector
 from sqlalchemy.sql import visitors
 from sqlalchemy.types import NullType
 
-from msgworker import db
-from msgworker.db import Database, LiveIndex, UtcDateTime
+from msgworker.db.catalogue import holds_json, is_lob, max_number, max_text, takes_any_text
+from msgworker.db.clock import UtcDateTime
+from msgworker.db.database import HIDDEN, Database, LiveIndex
+from msgworker.db.types import exact
 from msgworker.message import ends_at
-from msgworker.schema import describe
+from msgworker.schema import describe, repairs
 from msgworker.schema.describe import Column, Live, LiveTable, has_none, said
-from msgworker.schema.repairs import (
-    EMPTIED,
-    Fault,
-    default_problem,
-    dry_run,
-    emptied,
-    length_of,
-    typed,
-    with_way_out,
-)
-from msgworker.table import (
+from msgworker.table.build import OWN
+from msgworker.table.columns import (
     ADDED,
     INSTANTS,
     LONGEST_ID,
     MAX_ERROR,
     NUMBERS,
-    OWN,
     OWN_PREFIX,
     REQUIRED,
     ROLES,
     WIDE,
-    MessageTable,
-    Tables,
 )
+from msgworker.table.spec import MessageTable
+from msgworker.table.tables import Tables
 
 # --- Tables, their columns and their indexes.
 
@@ -119,20 +111,20 @@ def of_guard(t: Tables, indexes: Mapping[str, LiveIndex]) -> str:
 
 def _odd(database: Database, column: sa.Column[Any], live: Mapping[str, Any]) -> str:
     """Why a column of one of our tables does not take what we write; "" if it does."""
-    kind, ours = db.exact(live["type"]), column.type
+    kind, ours = exact(live["type"]), column.type
     name = f"column {column.name} of table {column.table.name}"
     if column.nullable and not live["nullable"]:
         return f"{name} must take NULL"
     if database.loose_types or isinstance(kind, NullType):
         return ""
-    length = length_of(ours)
+    length = repairs.length_of(ours)
     if isinstance(ours, UtcDateTime):
         fits, what = isinstance(kind, sa.DateTime | sa.TIMESTAMP), "an instant"
     elif isinstance(ours, sa.Integer):
         fits, what = _counts(kind), "a whole number"
     else:
-        longest = db.max_text(kind)
-        fits = db.takes_any_text(kind) and (longest is None or longest >= (length or 0))
+        longest = max_text(kind)
+        fits = takes_any_text(kind) and (longest is None or longest >= (length or 0))
         what = "a text" if length is None else f"a text of {length} characters"
     return "" if fits else f"{name} is {said(kind)}, but must be {what}"
 
@@ -220,7 +212,7 @@ def suffix(index: sa.Index) -> str:
 
 def is_generated(column: sa.Column[Any]) -> bool:
     """Whether a column is one of our hidden, generated ones, which exist only for indexes."""
-    return bool(column.info.get(db.HIDDEN))
+    return bool(column.info.get(HIDDEN))
 
 
 # --- The columns of the message table: each must take what is written, and give it back.
@@ -236,7 +228,7 @@ INSTANT_TEXT = 26
 PADDED = "is {}: what is read is not what was written"
 
 
-def of_columns(live: Live) -> list[Fault]:
+def of_columns(live: Live) -> list[repairs.Fault]:
     """What is otherwise than it must or should be."""
     written = dict(live.columns)
     for role, c in live.columns.items():
@@ -261,16 +253,16 @@ def read(
     """`describe.read`, and what changes of types would do to a table that is not in order."""
     live = describe.read(conn, inspector, spec, database, described)
     roles = [f.role for f in of_columns(live) if f.check == "types" and f.fix and f.role]
-    return replace(live, tried={role: dry_run(conn, live, role) for role in roles})
+    return replace(live, tried={role: repairs.dry_run(conn, live, role) for role in roles})
 
 
-def _numbers(live: Live) -> Iterator[Fault]:
+def _numbers(live: Live) -> Iterator[repairs.Fault]:
     for role, column in _there(live, NUMBERS):
         if not has_none(live, column.kind) and (why := _number_problem(live, role, column.kind)):
-            yield typed(live, role, column, f"column {column.name} ({role}) {why}")
+            yield repairs.typed(live, role, column, f"column {column.name} ({role}) {why}")
 
 
-def mistyped(live: Live) -> list[Fault]:
+def mistyped(live: Live) -> list[repairs.Fault]:
     """Why the statements cannot even be run: the columns that must be there hold no numbers."""
     return [fault for fault in _numbers(live) if fault.role in REQUIRED]
 
@@ -292,7 +284,7 @@ def _number_problem(live: Live, role: str, kind: Any) -> str:
     most = {"status": 2, "error_try_times": tries, "crash_times": tries}
     most["later_times"] = live.spec.later_limit
     precision = getattr(kind, "precision", None)
-    largest = db.max_number(kind)
+    largest = max_number(kind)
     if precision is not None and not isinstance(kind, sa.Integer):
         largest = 10 ** max(0, precision - scale) - 1
     if largest is not None and most.get(role, 0) > largest:
@@ -300,7 +292,7 @@ def _number_problem(live: Live, role: str, kind: Any) -> str:
     return ""
 
 
-def _sent(live: Live) -> Iterator[Fault]:
+def _sent(live: Live) -> Iterator[repairs.Fault]:
     """What producers send."""
     loose = live.database.loose_types
     for role, column in _there(live, ("topic", "object_id", "payload", "headers")):
@@ -309,13 +301,13 @@ def _sent(live: Live) -> Iterator[Fault]:
             why = f"is {said(kind)}, but must be a text"
         elif role == "topic" and live.pads(kind):
             why = PADDED.format(kind)
-        elif role == "object_id" and live.database.guard_case == "function" and db.is_lob(kind):
+        elif role == "object_id" and live.database.guard_case == "function" and is_lob(kind):
             # The guard is an index on an expression of the object: no column is made for it.
             why = (
                 f"is {said(kind)}, of which there is no index that keeps two messages of an object "
                 "from running at once"
             )
-        elif role == "payload" and not (loose or db.holds_json(kind)):
+        elif role == "payload" and not (loose or holds_json(kind)):
             zeros = " ZEROFILL" if getattr(kind, "zerofill", False) else ""
             why = f"is {said(kind)}{zeros}, but must hold JSON as a text"
         elif role == "headers" and (problem := describe.header_problem(live, column)):
@@ -324,31 +316,33 @@ def _sent(live: Live) -> Iterator[Fault]:
             why = "cuts long texts"
         if why:
             text = f"column {column.name} ({role}) {why}"
-            yield typed(live, role, column, text, is_needed=role != "headers")
+            yield repairs.typed(live, role, column, text, is_needed=role != "headers")
 
 
-def _keys(live: Live) -> Iterator[Fault]:
+def _keys(live: Live) -> Iterator[repairs.Fault]:
     """Most messages have no unique key; others send theirs as a text."""
     column = live.columns.get("unique_key")
     if column is None or has_none(live, column.kind):
         return
     name = column.name
-    if not db.takes_any_text(column.kind) or live.pads(column.kind):
+    if not takes_any_text(column.kind) or live.pads(column.kind):
         text = f"column {name} (unique_key) is {said(column.kind)}, but must be a text"
-        yield typed(live, "unique_key", column, text, is_needed=not live.database.loose_types)
+        yield repairs.typed(
+            live, "unique_key", column, text, is_needed=not live.database.loose_types
+        )
     elif not column.nullable or column.default not in (None, "NULL"):
         has = "takes no NULL" if not column.nullable else f"has the default {column.default}"
         text = f"column {name} (unique_key) {has}, but messages without a key need NULL"
-        yield Fault("types", True, text, emptied(live, "unique_key"))
+        yield repairs.Fault("types", True, text, repairs.emptied(live, "unique_key"))
 
 
-def _texts(live: Live) -> Iterator[Fault]:
+def _texts(live: Live) -> Iterator[repairs.Fault]:
     for role, column in _there(live, WRITTEN_TEXTS):
         if has_none(live, column.kind):
             continue
-        longest, is_id = db.max_text(column.kind), role == "claimed_by"
+        longest, is_id = max_text(column.kind), role == "claimed_by"
         problem = ""
-        if not db.takes_any_text(column.kind):
+        if not takes_any_text(column.kind):
             problem = f"is {said(column.kind)}, but must be a text"
             is_needed = not live.database.loose_types or _takes_no_text(live, column.kind)
         elif is_id and live.pads(column.kind):
@@ -360,10 +354,10 @@ def _texts(live: Live) -> Iterator[Fault]:
             is_needed = is_id and not live.database.loose_types
         if problem:
             text = f"column {column.name} {problem}"
-            yield typed(live, role, column, text, is_needed=is_needed)
+            yield repairs.typed(live, role, column, text, is_needed=is_needed)
 
 
-def _instants(live: Live) -> Iterator[Fault]:
+def _instants(live: Live) -> Iterator[repairs.Fault]:
     for role, column in _there(live, INSTANTS):
         if has_none(live, column.kind):
             continue
@@ -381,7 +375,7 @@ def _instants(live: Live) -> Iterator[Fault]:
         elif not (live.database.texts_as_instants and _holds_an_instant(live, role, kind)):
             problem = f"column {name} is {said(kind)}, but must be an instant"
         if problem:
-            yield typed(live, role, column, problem, is_needed=is_needed)
+            yield repairs.typed(live, role, column, problem, is_needed=is_needed)
 
 
 def _takes_no_text(live: Live, kind: Any) -> bool:
@@ -389,7 +383,7 @@ def _takes_no_text(live: Live, kind: Any) -> bool:
 
 
 def _holds_an_instant(live: Live, role: str, kind: Any) -> bool:
-    longest = db.max_text(kind)
+    longest = max_text(kind)
     if role == "available_at":  # it is in an index
         most = live.database.max_key(kind)
         too_long = most is not None and (longest is None or longest > most)
@@ -401,54 +395,58 @@ def _holds_an_instant(live: Live, role: str, kind: Any) -> bool:
     return isinstance(kind, sa.String) and (longest is None or longest >= INSTANT_TEXT)
 
 
-def _ids(live: Live) -> Iterator[Fault]:
+def _ids(live: Live) -> Iterator[repairs.Fault]:
     """Ids that the database compares as equal must be equal for us."""
     column = live.columns.get("object_id")
     if column is None:
         return
     if live.fold == "unknown":
         text = f"column {column.name} (object_id) has a collation by which msgworker cannot compare"
-        yield typed(live, "object_id", column, text)
+        yield repairs.typed(live, "object_id", column, text)
     if live.database.case_index == "column" and isinstance(column.kind, BINARIES):
         text = f"column {column.name} (object_id) is {column.kind}, but must be a text or a number"
-        yield Fault("types", True, text)
+        yield repairs.Fault("types", True, text)
     if not live.database.loose_types and isinstance(column.kind, sa.JSON | sa.ARRAY | NullType):
         kind = said(column.kind)
         text = f"column {column.name} (object_id) is {kind}, but must be a text or a number"
-        yield typed(live, "object_id", column, text)
+        yield repairs.typed(live, "object_id", column, text)
     if column.changes:
         text = f"column {column.name} (object_id) changes whenever its row is updated"
         default = (column.default or "").partition(" ON UPDATE ")[0] or None
         fix = live.database.say_again(live.at(column.name), replace(column, default=default))
-        yield Fault("columns", True, text, fix)
+        yield repairs.Fault("columns", True, text, fix)
     longest = live.database.max_key(column.kind)
     length = getattr(column.kind, "length", None)
     if longest is not None and isinstance(column.kind, sa.String) and (length or 0) > longest:
         text = f"column {column.name} (object_id) takes {length} characters, an index {longest}"
-        yield typed(live, "object_id", column, text)
+        yield repairs.typed(live, "object_id", column, text)
 
 
-def _nulls(live: Live) -> Iterator[Fault]:
-    for role, column in _there(live, EMPTIED):
+def _nulls(live: Live) -> Iterator[repairs.Fault]:
+    for role, column in _there(live, repairs.EMPTIED):
         default = (column.default or "NULL").upper()
         if role == "claimed_by" and column.nullable and not default.startswith("NULL"):
             text = f"column {column.name} has the default {column.default}: a message that another "
             text += "consumer runs looks like one of a dead instance, and is run beside it"
-            yield Fault("columns", False, text, emptied(live, role))
+            yield repairs.Fault("columns", False, text, repairs.emptied(live, role))
         if column.nullable:
             continue
         text = f"column {column.name} must take NULL"
-        yield Fault("columns", True, *with_way_out(live, role, text, emptied(live, role)))
+        yield repairs.Fault(
+            "columns", True, *repairs.with_way_out(live, role, text, repairs.emptied(live, role))
+        )
 
 
-def _generated(live: Live) -> Iterator[Fault]:
+def _generated(live: Live) -> Iterator[repairs.Fault]:
     """Columns that we write must be columns that can be written; ours must be ours."""
     for role, column in live.columns.items():
         if column.generated and not ROLES[role].may_be_generated:
             text = f"column {column.name} ({role}) is generated: it cannot be written"
             plain = live.database.drop_generated(live.at(column.name))
             is_needed = not ROLES[role].best_effort
-            yield Fault("columns", is_needed, *with_way_out(live, role, text, plain))
+            yield repairs.Fault(
+                "columns", is_needed, *repairs.with_way_out(live, role, text, plain)
+            )
     if live.database.case_index != "column":
         return
     for column in live.all.values():
@@ -459,29 +457,29 @@ def _generated(live: Live) -> Iterator[Fault]:
             quote = live.sql.identifier_preparer.quote
             new = quote(f"x_{column.name}")
             fix = f"ALTER TABLE {live.name} RENAME COLUMN {quote(column.name)} TO {new}"
-            yield Fault("columns", True, text, (fix,))
+            yield repairs.Fault("columns", True, text, (fix,))
 
 
-def _defaults(live: Live) -> Iterator[Fault]:
+def _defaults(live: Live) -> Iterator[repairs.Fault]:
     column = live.columns.get("status")
     if column is None or column.generated:
         return
-    if problem := default_problem(column):
+    if problem := repairs.default_problem(column):
         fix = live.database.set_default(live.at(column.name), "0")
-        yield Fault("columns", False, f"column {column.name} (status) {problem}", fix)
+        yield repairs.Fault("columns", False, f"column {column.name} (status) {problem}", fix)
 
 
-def _domains(live: Live) -> Iterator[Fault]:
+def _domains(live: Live) -> Iterator[repairs.Fault]:
     for role, column in live.columns.items():
         if column.refuses:
             text = f"column {column.name} ({role}) is of a domain ({column.domain.name}) that does "
             text += f"not take {', '.join(describe.ROWS[name] for name in column.refuses)}"
-            yield typed(live, role, column, text)
+            yield repairs.typed(live, role, column, text)
 
 
 # A column that producers fill is judged by its name, all others by what they hold. A slice has no
 # judge: a wrong one fails in the scopes that use it, and in nothing else.
-JUDGES: tuple[Callable[[Live], Iterator[Fault]], ...] = (
+JUDGES: tuple[Callable[[Live], Iterator[repairs.Fault]], ...] = (
     # Types first: a domain may refuse the NULL that takes the place of what is empty.
     *(_numbers, _sent, _keys, _texts, _instants, _ids, _domains, _nulls, _defaults),
 )

@@ -13,8 +13,10 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, Engine, Inspector
 from sqlalchemy.exc import DBAPIError
 
-from msgworker import db
-from msgworker.db import Database, connecting
+from msgworker.db.catalogue import columns_there, id_source, is_there, names_there, policies_of
+from msgworker.db.connections import connecting, deadline, reaching, reading
+from msgworker.db.database import Database, database_of
+from msgworker.db.errors import is_overtime
 from msgworker.errors import DatabaseUnavailable, SchemaError
 from msgworker.logs import logger
 from msgworker.processlock import ProcessLock
@@ -25,7 +27,9 @@ from msgworker.schema.describe import LiveTable
 from msgworker.schema.difference import difference, mistyped, of_guard, read
 from msgworker.schema.repairs import faults_text
 from msgworker.schema.rule import Rule
-from msgworker.table import MessageTable, Need, Tables, own_tables, tables_for
+from msgworker.table.build import Need, own_tables, tables_for
+from msgworker.table.spec import MessageTable
+from msgworker.table.tables import Tables
 
 RULE_SECONDS = 1.0
 HOOKS_SECONDS = 30.0
@@ -80,7 +84,7 @@ class KnownTables:
         tables = self.read(seconds)
         if time.monotonic() - self._rule_read_at < RULE_SECONDS:
             return tables
-        with db.reading(self._engine, seconds) as conn:
+        with reading(self._engine, seconds) as conn:
             found = rules.read(conn, tables)
         self._rule_read_at = time.monotonic()
         if found not in (None, Rule.of(tables.spec)):
@@ -93,9 +97,9 @@ class KnownTables:
         tables = self.read(seconds)
         if time.monotonic() - self._hooks_read_at < age:
             return tables
-        with db.reading(self._engine, seconds) as conn:
+        with reading(self._engine, seconds) as conn:
             now = describe.hooks_now(conn, tables)
-            now["own_policies"] = db.policies_of(conn, own_tables(tables, Need.RUN))
+            now["own_policies"] = policies_of(conn, own_tables(tables, Need.RUN))
         self._hooks_read_at = time.monotonic()
         if any(getattr(tables, name) != value for name, value in now.items()):
             self._tables, self._fit = None, False
@@ -103,7 +107,7 @@ class KnownTables:
 
     def recorded_rule(self) -> Rule:
         """The rule in force, recorded where none was; `read` has the same."""
-        with db.reaching(self._engine):
+        with reaching(self._engine):
             while True:
                 found = rules.recorded_of(self._engine, self.read())
                 if found == Rule.of(self.read().spec):
@@ -112,7 +116,7 @@ class KnownTables:
 
     def check_missing(self) -> None:
         """Raise SchemaError if something is missing for the App's rule, and no instance lives."""
-        with db.reaching(self._engine), connecting(self._engine) as conn:
+        with reaching(self._engine), connecting(self._engine) as conn:
             idle = not rules.living(conn, self.read())
         if idle:
             self._resolved(recorded=False)
@@ -147,8 +151,8 @@ class KnownTables:
 
     def create(self) -> tuple[list[str], Rule | None]:
         """Create what is missing; its names, and the recorded rule if the App has another."""
-        with db.reaching(self._engine):
-            database = db.database_of(self._engine)
+        with reaching(self._engine):
+            database = database_of(self._engine)
             spec = self._spec
             if not self._names_rule:
                 spec = known_rule(self._engine, spec, database).to(spec)
@@ -164,8 +168,8 @@ class KnownTables:
         self, *, dry_run: bool, message_table: bool, on_step: Callable[[Step], object] | None
     ) -> Plan:
         """See `App.upgrade_schema`."""
-        with db.reaching(self._engine):
-            database = db.database_of(self._engine)
+        with reaching(self._engine):
+            database = database_of(self._engine)
             spec = known_rule(self._engine, self._spec, database).to(self._spec)
             if dry_run:
                 with connecting(self._engine) as conn:
@@ -177,8 +181,8 @@ class KnownTables:
         return found
 
     def _resolved(self, *, recorded: bool = True, seconds: float | None = None) -> Tables:
-        with db.reaching(self._engine):
-            database = db.database_of(self._engine)
+        with reaching(self._engine):
+            database = database_of(self._engine)
             found = resolve(
                 *(self._engine, self._spec, database),
                 recorded=recorded,
@@ -202,25 +206,25 @@ def missing_tables(engine: Engine, t: Tables) -> frozenset[str]:
 
 
 def _missing(inspector: Inspector, t: Tables, wanted: Iterable[sa.Table]) -> frozenset[str]:
-    listed = db.names_there(inspector, t.spec.schema)
+    listed = names_there(inspector, t.spec.schema)
     tables = [x for x in wanted if x.name not in listed]
-    return frozenset(x.name for x in tables if db.is_there(inspector, x) is False)
+    return frozenset(x.name for x in tables if is_there(inspector, x) is False)
 
 
 def _columns_there(inspector: Inspector, live: MessageTable, t: Tables) -> dict[str, list[Any]]:
     """The columns of the message table and of the tables that instances need beside it."""
-    listed = db.names_there(inspector, live.schema)
+    listed = names_there(inspector, live.schema)
     own = [table.name for table in own_tables(t, Need.RUN) if table.name in listed]
-    return db.columns_there(inspector, [live.bare_name, *own], live.schema)
+    return columns_there(inspector, [live.bare_name, *own], live.schema)
 
 
 @contextmanager
 def _within(conn: Connection, spec: MessageTable, seconds: float | None) -> Iterator[None]:
     try:
-        with db.deadline(conn, seconds):
+        with deadline(conn, seconds):
             yield
     except DBAPIError as error:
-        if seconds is None or not db.is_overtime(error):
+        if seconds is None or not is_overtime(error):
             raise
         raise DatabaseUnavailable(
             f"table {spec.name} could not be read within {seconds:g} s: a session has it locked, "
@@ -266,7 +270,7 @@ def resolve(
         twice = [] if is_key else requirements.of_ids(conn, inspector, as_is)
         if not own:
             rules.check_version(conn, ideal)
-        own_policies = db.policies_of(conn, own_tables(ideal, Need.RUN))
+        own_policies = policies_of(conn, own_tables(ideal, Need.RUN))
         if recorded and not own:
             rule = rules.read(conn, tables_for(live, database)) or rules.assumed(live, indexes)
             spec = rule.to(live)
@@ -349,7 +353,7 @@ def _own_problems(
 
 def policies_changed(conn: Connection, t: Tables) -> bool:
     """Whether row-level security decides otherwise than when the tables were read."""
-    found = db.policies_of(conn, [t.message])
+    found = policies_of(conn, [t.message])
     now = [(one.names, one.may) for one in found]
     return now != ([] if t.policies is None else [t.policies])
 
@@ -386,7 +390,7 @@ def _odd_ids(conn: Connection, t: Tables) -> list[str]:
     """Why new messages would run before those that wait: their sequence was left behind, as where
     rows are copied with their ids."""
     ids = t.message.c[t.names["msg_id"]]
-    source = db.id_source(conn, t.message, ids.name)
+    source = id_source(conn, t.message, ids.name)
     highest = None if source is None else requirements.highest_id(conn, ids)
     found = "" if source is None or highest is None else requirements.behind(source, highest)
     return [f"{found}; `msgworker doctor --sql` prints how to fix it"] if found else []

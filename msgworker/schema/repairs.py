@@ -12,10 +12,12 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from msgworker import db
-from msgworker.db import Was
+from msgworker.db import catalogue, types
+from msgworker.db.database import Was
+from msgworker.db.errors import raise_lost
 from msgworker.schema.describe import Check, Column, DryRun, Live
-from msgworker.table import INSTANTS, NUMBERS, REQUIRED, ROLES, tables_for
+from msgworker.table.build import tables_for
+from msgworker.table.columns import INSTANTS, NUMBERS, REQUIRED, ROLES
 
 REMAKE = "a column cannot be changed there: create the table again"
 EMPTIED = tuple(name for name, role in ROLES.items() if role.emptied)
@@ -60,7 +62,7 @@ def emptied(live: Live, role: str) -> tuple[str, ...]:
         fix = _retyped(live, role, column)
     else:
         fix = tuple(live.database.drop_not_null(at, column.kind, column.rest))
-    if not fix or not db.takes_any_text(column.kind) or (changed and role in INSTANTS):
+    if not fix or not catalogue.takes_any_text(column.kind) or (changed and role in INSTANTS):
         return fix
     return *fix, f"UPDATE {at.table} SET {at.quoted} = NULL WHERE {at.quoted} = ''"
 
@@ -121,9 +123,9 @@ def dry_run(conn: Connection, live: Live, role: str) -> DryRun:
     ours = tables_for(spec, live.database).message.c[spec.names()[role]].type
     try:
         name = (spec.schema, spec.bare_name)
-        held, checks = db.hanging(conn, name, live.at(column.name), column.kind, ours)
+        held, checks = catalogue.hanging(conn, name, live.at(column.name), column.kind, ours)
     except DBAPIError as error:
-        db.raise_lost(error)
+        raise_lost(error)
         return DryRun("what uses it cannot be read")
     if held:
         which = ", ".join(held)
@@ -136,18 +138,18 @@ def _of_values(conn: Connection, live: Live, role: str, ours: Any) -> DryRun:
     at = (conn, live.name, column.name)
     try:
         if role == "status":
-            return _statuses(db.values_as_numbers(*at, limit=20))
+            return _statuses(catalogue.values_as_numbers(*at, limit=20))
         if role in NUMBERS:
-            odd = db.not_whole(*at)
+            odd = catalogue.not_whole(*at)
             return DryRun(f"it holds {', '.join(odd)}, which would be changed" if odd else "")
         if role in INSTANTS and not isinstance(column.kind, sa.DateTime):
-            count = db.filled(*at)
+            count = catalogue.filled(*at)
             text = f"{count:,} of its values would have to be read as instants of some time zone"
             return DryRun(text if count else "")
-        if (length := length_of(ours)) and (count := db.longer_than(*at, length)):
+        if (length := length_of(ours)) and (count := catalogue.longer_than(*at, length)):
             return DryRun(f"{count:,} of its values are longer than {length} characters")
     except DBAPIError as error:
-        db.raise_lost(error)
+        raise_lost(error)
         return DryRun("what it holds cannot be read as that type")
     return DryRun()
 
@@ -170,7 +172,7 @@ def _retyped(live: Live, role: str, column: Column) -> tuple[str, ...]:
     ours = tables_for(live.spec, live.database).message.c[live.spec.names()[role]]
     kind, counts = column.kind, column.counts
     instant = role in INSTANTS and isinstance(kind, sa.DateTime)
-    number = role in INSTANTS and isinstance(kind, db.NUMBERS)
+    number = role in INSTANTS and isinstance(kind, types.NUMBERS)
     generated = column.generated and ROLES[role].may_be_generated
     if not live.database.can_alter_type(kind, ours.type, generated=generated):
         return ()

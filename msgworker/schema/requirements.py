@@ -16,9 +16,12 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Engine, Inspector
 from sqlalchemy.exc import DBAPIError, IntegrityError, StatementError
 
-from msgworker import db
 from msgworker.counted import plural
-from msgworker.db import Database, LiveIndex, Trouble, reason_of, trouble
+from msgworker.db.catalogue import Policies, whole_end
+from msgworker.db.connections import connected, returned
+from msgworker.db.database import Database, IdSource, LiveIndex, Trouble
+from msgworker.db.errors import raise_lost, reason_of, trouble
+from msgworker.db.types import AnyId, KeyText
 from msgworker.errors import SchemaError
 from msgworker.message import DEFAULT_TOPIC
 from msgworker.schema import describe
@@ -27,7 +30,10 @@ from msgworker.schema.difference import of_columns, read
 from msgworker.schema.repairs import REMAKE, Fault, faults_text, unchecked
 from msgworker.store.rows import MAX_ID, refuse_at_once
 from msgworker.store.send import inserted_values, row_values
-from msgworker.table import REQUIRED, MessageTable, Tables, live_names, tables_for
+from msgworker.table.build import live_names, tables_for
+from msgworker.table.columns import REQUIRED
+from msgworker.table.spec import MessageTable
+from msgworker.table.tables import Tables
 
 
 def other_guards(spec: MessageTable, indexes: Iterable[str]) -> list[str]:
@@ -122,8 +128,8 @@ def refuse_at_trial(engine: Engine, as_is: Live) -> None:
     spec, kinds = as_is.spec, {column.name: column.kind for column in as_is.all.values()}
     if set(REQUIRED) - set(live_names(spec, kinds)):
         return  # they are asked for
-    conn = db.connected(engine)
-    with db.returned(conn):
+    conn = connected(engine)
+    with returned(conn):
         found = [f for f in trial(conn, tables_for(spec, as_is.database, kinds), as_is) if f.needed]
     if found:
         raise SchemaError(f"table {spec.name} cannot be used: {faults_text(found)}")
@@ -219,7 +225,7 @@ def _policies(live: Live) -> Iterator[Fault]:
     yield Fault("rights", False, f"{text} object unseen{_EXEMPT}")
 
 
-def of_own_policies(found: Iterable[db.Policies]) -> Iterator[Fault]:
+def of_own_policies(found: Iterable[Policies]) -> Iterator[Fault]:
     """The same of our own tables: who does not see the leases of others takes them for dead."""
     for table, names, may in found:
         lacking = [what for letter, what in _ACTS.items() if not {letter, "*"} & set(may)]
@@ -257,7 +263,7 @@ def highest_id(conn: Connection, key: ColumnElement[Any]) -> int | None:
     return found if isinstance(found, int) else None
 
 
-def behind(source: db.IdSource, highest: int) -> str:
+def behind(source: IdSource, highest: int) -> str:
     """What is wrong where a sequence gives ids that rows have, or lower ones; "" if nothing."""
     if source.next is None or source.next > highest:
         return ""
@@ -307,7 +313,7 @@ def trial(conn: Connection, t: Tables, live: Live) -> list[Fault]:
     try:
         found += _tried(conn, t, live)
     except DBAPIError as error:
-        db.raise_lost(error)
+        raise_lost(error)
     finally:
         if transaction.is_active and not conn.invalidated:
             transaction.rollback()
@@ -352,7 +358,7 @@ def _send(conn: Connection, t: Tables, live: Live) -> _Sent:
                 with conn.begin_nested():
                     return _inserted(conn, t, live, own, object_id)
             except DBAPIError as error:
-                db.raise_lost(error)
+                raise_lost(error)
                 kind = trouble(error)
                 if kind in (Trouble.AGAIN, Trouble.REFUSED):
                     raise _Refused(reason_of(error)) from None
@@ -397,7 +403,7 @@ def _own_id(live: Live) -> int | None:
     unsigned = bool(getattr(ids.kind, "unsigned", False))
     if not ids.counts or ids.always or unsigned or live.database.one_writer:
         return None
-    return -1 - secrets.randbelow(min(db.whole_end(ids.kind), 1 << 62))
+    return -1 - secrets.randbelow(min(whole_end(ids.kind), 1 << 62))
 
 
 def _an_object(t: Tables) -> Any:
@@ -406,12 +412,12 @@ def _an_object(t: Tables) -> Any:
     if isinstance(kind, sa.String):
         text = f"msgworker-trial-{secrets.token_hex(12)}"
         return text[-kind.length :] if kind.length else text
-    if isinstance(kind, db.AnyId | db.KeyText):
+    if isinstance(kind, AnyId | KeyText):
         return f"msgworker-trial-{secrets.token_hex(12)}"
     if isinstance(kind, sa.Uuid):
         return uuid.uuid4()
     if isinstance(kind, sa.Integer):
-        return 1 + secrets.randbelow(db.whole_end(kind))
+        return 1 + secrets.randbelow(whole_end(kind))
     return None
 
 
@@ -426,7 +432,7 @@ def _newest(conn: Connection, t: Tables) -> _Sent | None:
         with conn.begin_nested():
             found = conn.execute(query).first()
     except DBAPIError as error:
-        db.raise_lost(error)
+        raise_lost(error)
         return None  # no right to change it, which other checks say
     if found is None or found[0] is None or found[1] == 1:
         return None
@@ -463,7 +469,7 @@ def _unseen(conn: Connection, t: Tables, live: Live, sent: _Sent) -> Fault | Non
             if conn.scalar(sa.select(sa.func.count()).select_from(t.message).where(sent.which)):
                 return None
     except DBAPIError as error:
-        db.raise_lost(error)
+        raise_lost(error)
         return None  # no right to read it, which other checks say
     text = f"a message that is inserted into {live.name} is not there for this login: "
     return Fault(TRIAL, True, text + _hidden_by(live))
@@ -505,7 +511,7 @@ def _problem(
             ours = sa.select(sa.func.count()).select_from(t.message).where(flag)
             is_ours = row["status"] != 1 or conn.scalar(ours)
     except DBAPIError as error:
-        db.raise_lost(error)
+        raise_lost(error)
         kind = trouble(error)
         told = kind is Trouble.REFUSED and live.policies is None  # by other checks
         return None if told or kind in (Trouble.RACE, Trouble.AGAIN) else reason_of(error)
@@ -523,7 +529,7 @@ def _purged(conn: Connection, t: Tables, live: Live, sent: _Sent) -> Iterator[Fa
                 return
             reason = f"nothing is deleted, without an error: {_hidden_by(live)}"
     except DBAPIError as error:
-        db.raise_lost(error)
+        raise_lost(error)
         if trouble(error) in (Trouble.REFUSED, Trouble.AGAIN):
             return  # only a purge needs the right
         reason = reason_of(error)

@@ -25,12 +25,17 @@ from sqlalchemy import ColumnElement, Connection, Engine, bindparam
 from sqlalchemy.exc import DBAPIError
 
 from msgworker.counted import plural
-from msgworker.db import Trouble, connecting, ignoring, now, now_plus, trouble, writing
+from msgworker.db.clock import now, now_plus
+from msgworker.db.connections import connecting, writing
+from msgworker.db.database import Trouble
+from msgworker.db.errors import ignoring, trouble
 from msgworker.errors import ConfigError, RuleChanged, SchemaError
 from msgworker.message import Status, ends_at
 from msgworker.store import lease, recover
-from msgworker.table import DEFAULT_TRIES, HISTORY, LEAST, NEWEST, Cols, MessageTable, Tables, lit
-from msgworker.table.tables import ONE
+from msgworker.table.build import HISTORY, LEAST, NEWEST
+from msgworker.table.columns import DEFAULT_TRIES, Cols
+from msgworker.table.spec import MessageTable
+from msgworker.table.tables import ONE, Tables, lit
 
 KIND = "rule"
 NEVER_SECONDS = 50 * 366 * 86_400.0

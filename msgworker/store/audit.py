@@ -17,20 +17,12 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
-from msgworker.db import now
+from msgworker.db.clock import now
 from msgworker.errors import KeyUsed
 from msgworker.message import State, Status, word_of
 from msgworker.store.bounded import Found
-from msgworker.table import (
-    AUDIT,
-    MAX_ACTOR,
-    MAX_REASON,
-    MAX_WAS_ERROR,
-    MAX_WAS_OWNER,
-    OPERATION,
-    Tables,
-    lit,
-)
+from msgworker.table import build
+from msgworker.table.tables import Tables, lit
 
 SOURCE, REQUEST, CHANGES = "source", "request", "changes"
 """Where an operation was asked from, what was asked with its key, and what an edit changes, beside
@@ -127,15 +119,15 @@ def begin(
     values: dict[str, Any] = {
         "table_name": t.label,
         "kind": kind,
-        "actor": t.own_text(by.actor, MAX_ACTOR),
-        "reason": t.own_text(by.reason, MAX_REASON),
+        "actor": t.own_text(by.actor, build.MAX_ACTOR),
+        "reason": t.own_text(by.reason, build.MAX_REASON),
         "op_filter": json.dumps(asked, ensure_ascii=bool(t.own_codec), default=str),
     }
     if done_to is not None:
         values |= {"steps": 1, "last_id": done_to, "matched": 1, "changed": 1, "finished_at": now()}
     if by.key is not None:
         values["request_key"] = _key(t, by.key)
-    insert = sa.insert(OPERATION.of(t)).values(started_at=now(), **values)
+    insert = sa.insert(build.OPERATION.of(t)).values(started_at=now(), **values)
     try:
         made = conn.execute(insert).inserted_primary_key
     except IntegrityError as error:
@@ -155,11 +147,11 @@ def _key(t: Tables, key: str) -> str:
 def advance(conn: Connection, t: Tables, seen: Operation, after: Operation) -> bool:
     """Record one step, after which it is as `after`; False if the operation is no longer as `seen`:
     another process continues it. In the transaction of the step."""
-    c = OPERATION.of(t).c
+    c = build.OPERATION.of(t).c
     same = (c.op_id == seen.op_id, c.steps == seen.steps, c.finished_at.is_(None))
     changed = ("steps", "last_id", "matched", "changed", "skipped")
     values = {name: getattr(after, name) for name in changed}
-    return bool(conn.execute(sa.update(OPERATION.of(t)).where(*same).values(values)).rowcount)
+    return bool(conn.execute(sa.update(build.OPERATION.of(t)).where(*same).values(values)).rowcount)
 
 
 def end(conn: Connection, t: Tables, op_id: int, *, changed: int, skipped: int = 0) -> None:
@@ -170,18 +162,18 @@ def end(conn: Connection, t: Tables, op_id: int, *, changed: int, skipped: int =
 
 def finish(conn: Connection, t: Tables, op_id: int, **more: int) -> None:
     """Record the end of an operation."""
-    over = sa.update(OPERATION.of(t)).where(OPERATION.of(t).c.op_id == op_id)
+    over = sa.update(build.OPERATION.of(t)).where(build.OPERATION.of(t).c.op_id == op_id)
     conn.execute(over.values(finished_at=now(), **more))
 
 
 def with_key(conn: Connection, t: Tables, key: str) -> Operation | None:
     """The operation that was recorded with a key."""
-    return _read(conn, t, OPERATION.of(t).c.request_key == _key(t, key))
+    return _read(conn, t, build.OPERATION.of(t).c.request_key == _key(t, key))
 
 
 def read(conn: Connection, t: Tables, op_id: int) -> Operation | None:
     """An operation on this table, None if there is none of this id."""
-    return _read(conn, t, OPERATION.of(t).c.op_id == op_id)
+    return _read(conn, t, build.OPERATION.of(t).c.op_id == op_id)
 
 
 _OPERATION = ("op_id", "kind", "actor", "reason", "op_filter", "started_at", "finished_at")
@@ -189,7 +181,7 @@ _COUNTS = ("matched", "changed", "skipped")
 
 
 def _read(conn: Connection, t: Tables, which: sa.ColumnElement[bool]) -> Operation | None:
-    c = OPERATION.of(t).c
+    c = build.OPERATION.of(t).c
     query = sa.select(*(c[name] for name in (*_OPERATION, *_COUNTS, "last_id", "steps")))
     row = conn.execute(query.where(which, c.table_name == t.label)).mappings().first()
     if row is None:
@@ -226,9 +218,9 @@ def record(conn: Connection, t: Tables, op_id: int, ids: Sequence[int]) -> int:
     error: sa.ColumnElement[Any] = sa.null()
     owner: sa.ColumnElement[Any] = sa.null()
     if c.last_error is not None:
-        error = sa.func.substr(c.last_error, 1, lit(MAX_WAS_ERROR))
+        error = sa.func.substr(c.last_error, 1, lit(build.MAX_WAS_ERROR))
     if c.claimed_by is not None:  # of a foreign consumer it may be longer
-        owner = sa.func.substr(c.claimed_by, 1, lit(MAX_WAS_OWNER))
+        owner = sa.func.substr(c.claimed_by, 1, lit(build.MAX_WAS_OWNER))
     columns: dict[str, sa.ColumnElement[Any]] = {
         "msg_id": c.msg_id,
         # Said with its type: in a SELECT, a bare parameter has none.
@@ -240,7 +232,9 @@ def record(conn: Connection, t: Tables, op_id: int, ids: Sequence[int]) -> int:
         "was_error": error,
     }
     chosen = sa.select(*(column.label(f"a{i}") for i, column in enumerate(columns.values())))
-    insert = sa.insert(AUDIT.of(t)).from_select(list(columns), chosen.where(t.among(c.msg_id)))
+    insert = sa.insert(build.AUDIT.of(t)).from_select(
+        list(columns), chosen.where(t.among(c.msg_id))
+    )
     return inserted(conn, insert, {"mw_ids": list(ids)})
 
 
@@ -253,15 +247,15 @@ def inserted(conn: Connection, insert: sa.Insert, params: dict[str, Any]) -> int
 
 def touched(conn: Connection, t: Tables, op_id: int, ids: Sequence[int]) -> set[int]:
     """Those of the messages that an operation has changed already; at most `max_ids` ids."""
-    c = AUDIT.of(t).c
+    c = build.AUDIT.of(t).c
     query = sa.select(c.msg_id).where(t.among(c.msg_id), c.op_id == op_id)
     return set(conn.scalars(query, {"mw_ids": list(ids)})) if ids else set()
 
 
 def running_before(conn: Connection, t: Tables, op_id: int) -> int:
     """How many messages were running when an operation changed them."""
-    c = AUDIT.of(t).c
-    query = sa.select(sa.func.count()).select_from(AUDIT.of(t))
+    c = build.AUDIT.of(t).c
+    query = sa.select(sa.func.count()).select_from(build.AUDIT.of(t))
     query = query.where(c.op_id == op_id, c.was_status == lit(Status.PROCESSING))
     return int(conn.execute(query).scalar_one())
 
@@ -326,13 +320,13 @@ def entries(
 ) -> Found[AuditEntry]:
     """The latest operations on this table before the op_id `after`, or those that changed one
     message; newest first."""
-    c, a = OPERATION.of(t).c, AUDIT.of(t).c
+    c, a = build.OPERATION.of(t).c, build.AUDIT.of(t).c
     query = sa.select(*(c[name] for name in (*_OPERATION, *_COUNTS)))
     if msg_id is not None:
         more = [a.msg_id, a.changed_at, a.was_status, a.was_tries, a.was_claimed_by, a.was_error]
-        query = query.add_columns(*more).join(AUDIT.of(t), a.op_id == c.op_id)
+        query = query.add_columns(*more).join(build.AUDIT.of(t), a.op_id == c.op_id)
         query = query.where(a.msg_id == msg_id)
-    wanted = {c.kind: kind, c.actor: t.own_text(actor, MAX_ACTOR)}
+    wanted = {c.kind: kind, c.actor: t.own_text(actor, build.MAX_ACTOR)}
     query = query.where(*(column == value for column, value in wanted.items() if value is not None))
     if since is not None:
         query = query.where(c.started_at >= since)

@@ -21,33 +21,16 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 from sqlalchemy.exc import DataError
 
-from msgworker.db import (
-    NUMBERS,
-    KeyText,
-    UtcDateTime,
-    bytewise,
-    holds_text,
-    is_own_enum,
-    real_instant,
-    reason_of,
-    same_text,
-    utc_of,
-)
+from msgworker import message
+from msgworker.db.clock import UtcDateTime, real_instant, utc_of
+from msgworker.db.errors import reason_of
+from msgworker.db.types import NUMBERS, KeyText, bytewise, holds_text, is_own_enum, same_text
 from msgworker.errors import ConfigError
-from msgworker.message import (
-    ACKNOWLEDGED,
-    CANCELLED,
-    DEFAULT_TOPIC,
-    DISCARDED,
-    State,
-    Status,
-    ends_at,
-)
 from msgworker.payload import is_text
 from msgworker.store.rows import MAX_ID, MIN_ID, from_indexes, in_all, is_topic, running_ids
 from msgworker.store.tries import in_group
-from msgworker.table import JOB, Cols, Tables, lit
-from msgworker.table.tables import by_job, job_status
+from msgworker.table.columns import JOB, Cols
+from msgworker.table.tables import Tables, by_job, job_status, lit
 
 T = TypeVar("T")
 SCAN = 100_000
@@ -358,7 +341,7 @@ def object_asked(conn: Connection, t: Tables, given: Any) -> Any:
 
 # --- Which messages an operator looks at or chooses: the filter, as conditions of a statement.
 
-WAITING = (State.NEW, State.FAILED)
+WAITING = (message.State.NEW, message.State.FAILED)
 """The states of messages that wait, or will run again."""
 
 
@@ -366,7 +349,7 @@ WAITING = (State.NEW, State.FAILED)
 class Filter:
     """Which messages: the filters of `list`, and a failure group."""
 
-    words: tuple[State, ...]  # the states to choose from, at least one
+    words: tuple[message.State, ...]  # the states to choose from, at least one
     topic: str | None = None
     object_id: Any = None
     error: str | None = None
@@ -389,22 +372,22 @@ def discarded(t: Tables, c: Cols) -> ColumnElement[bool]:
     than the rule allows; so has a message that became dead under another rule, and only its last
     error distinguishes the two."""
     blocks = t.spec.on_dead == "block"
-    last = ends_at(t.spec.max_tries, t.spec.on_dead) - 1
+    last = message.ends_at(t.spec.max_tries, t.spec.on_dead) - 1
     more = t.tries(c) > lit(last) if blocks else sa.true()
     if c.last_error is None:
-        return sa.and_(c.status == lit(Status.FAILED), more) if blocks else sa.false()
-    text = said(c.last_error, DISCARDED, CANCELLED)
+        return sa.and_(c.status == lit(message.Status.FAILED), more) if blocks else sa.false()
+    text = said(c.last_error, message.DISCARDED, message.CANCELLED)
     says = sa.and_(c.last_error.is_not(None), text)
     says = sa.or_(c.last_error.is_(None), text) if blocks else says
-    return sa.and_(c.status == lit(Status.FAILED), more, says)
+    return sa.and_(c.status == lit(message.Status.FAILED), more, says)
 
 
 def acknowledged(t: Tables, c: Cols) -> ColumnElement[bool]:
     """Dead, and an operator knows: acknowledged, discarded or cancelled."""
     if c.last_error is None:
         return discarded(t, c)
-    says = sa.and_(c.last_error.is_not(None), said(c.last_error, ACKNOWLEDGED))
-    return sa.or_(discarded(t, c), sa.and_(c.status == lit(Status.FAILED), says))
+    says = sa.and_(c.last_error.is_not(None), said(c.last_error, message.ACKNOWLEDGED))
+    return sa.or_(discarded(t, c), sa.and_(c.status == lit(message.Status.FAILED), says))
 
 
 _ASKED_OF = {"topic": "topic", "error": "last_error", "since": "created_at", "job": "job_id"}
@@ -416,7 +399,7 @@ def refuse_lacking(t: Tables, **given: Any) -> None:
     message is of the topic `default`."""
     for name, role in _ASKED_OF.items():
         value = given.get(name)
-        if value is None or t.has(role) or (name == "topic" and value == DEFAULT_TOPIC):
+        if value is None or t.has(role) or (name == "topic" and value == message.DEFAULT_TOPIC):
             continue
         what = "each message is of the topic default" if name == "topic" else "no message says that"
         raise ConfigError(
@@ -427,14 +410,14 @@ def refuse_lacking(t: Tables, **given: Any) -> None:
 
 def of_topic(column: ColumnElement[Any] | None, topic: Any) -> list[ColumnElement[bool]]:
     """The message is of this topic; see `refuse_lacking`."""
-    return [] if column is None else [is_topic(column, topic, none=topic == DEFAULT_TOPIC)]
+    return [] if column is None else [is_topic(column, topic, none=topic == message.DEFAULT_TOPIC)]
 
 
 def where(t: Tables, c: Cols, wanted: Filter) -> list[ColumnElement[bool]]:
     """The WHERE of a filter. Raises ConfigError for one on a column that is not there."""
     _check(t, wanted)
     where = t.is_message(c)
-    if set(wanted.words) < set(State):
+    if set(wanted.words) < set(message.State):
         where.append(sa.or_(*(in_state(t, c, word) for word in wanted.words)))
     if wanted.object_id is not None:
         where.append(same_text(c.object_id, wanted.object_id))
@@ -463,16 +446,16 @@ def _check(t: Tables, wanted: Filter) -> None:
     refuse_lacking(t, **{name: getattr(wanted, name) for name in _ASKED_OF})
 
 
-def in_state(t: Tables, c: Cols, word: State) -> ColumnElement[bool]:
+def in_state(t: Tables, c: Cols, word: message.State) -> ColumnElement[bool]:
     """The predicate of a word; which index is read, a query says with another one."""
-    if word is State.FAILED:
-        return sa.and_(t.stands_at(c, Status.FAILED), t.tries_left(c))
-    if word is State.DEAD:
-        return sa.and_(t.stands_at(c, Status.FAILED), sa.not_(t.tries_left(c)))
-    if word is State.UNKNOWN:
-        known = [lit(status) for status in Status]
+    if word is message.State.FAILED:
+        return sa.and_(t.stands_at(c, message.Status.FAILED), t.tries_left(c))
+    if word is message.State.DEAD:
+        return sa.and_(t.stands_at(c, message.Status.FAILED), sa.not_(t.tries_left(c)))
+    if word is message.State.UNKNOWN:
+        known = [lit(status) for status in message.Status]
         return t.within(c, sa.or_(c.status.is_(None), c.status.not_in(known)))
-    return t.stands_at(c, Status[word.name])
+    return t.stands_at(c, message.Status[word.name])
 
 
 # --- Where the messages of a filter stand, and the next of them.
@@ -481,7 +464,7 @@ def in_state(t: Tables, c: Cols, word: State) -> ColumnElement[bool]:
 def failed(t: Tables, c: Cols, job: ColumnElement[int] | None = None) -> Walk:
     """Rows that have failed, dead ones too: all, or of a job."""
     if job is not None:
-        return of_job(t, c, job, {State.FAILED, State.DEAD})[0]
+        return of_job(t, c, job, {message.State.FAILED, message.State.DEAD})[0]
     return Walk("failed", (t.failed_rows(c),), t.failed_key(c))
 
 
@@ -512,25 +495,25 @@ def walks(t: Tables, c: Cols, wanted: Filter) -> list[Walk]:
     words = set(wanted.words)
     if wanted.job is not None:
         return of_job(t, c, an_id(wanted.job), words)
-    if wanted.object_id is not None and not words & {State.DONE, State.UNKNOWN}:
+    if wanted.object_id is not None and not words & {message.State.DONE, message.State.UNKNOWN}:
         opened = Walk("object", (same_object(t, c, wanted.object_id),), c.msg_id)
-        if words == {State.DEAD}:
+        if words == {message.State.DEAD}:
             return [failed(t, c)]
-        return [failed(t, c), opened] if State.DEAD in words else [opened]
-    if words <= {State.FAILED, State.DEAD}:
+        return [failed(t, c), opened] if message.State.DEAD in words else [opened]
+    if words <= {message.State.FAILED, message.State.DEAD}:
         return [failed(t, c)]
-    if words == {State.PROCESSING}:
+    if words == {message.State.PROCESSING}:
         return [running(t, c)]
-    if words & {State.DONE, State.UNKNOWN} or not t.database.oldest_index:
-        return [Walk(None, (), c.msg_id, exact=wanted == Filter(tuple(State)))]
-    found = [failed(t, c)] if State.DEAD in words else []
+    if words & {message.State.DONE, message.State.UNKNOWN} or not t.database.oldest_index:
+        return [Walk(None, (), c.msg_id, exact=wanted == Filter(tuple(message.State)))]
+    found = [failed(t, c)] if message.State.DEAD in words else []
     found.append(oldest(t, c))
-    if State.PROCESSING in words:
+    if message.State.PROCESSING in words:
         found.append(running(t, c))
     return found if c.available_at is None else [*found, waiting(t, c)]
 
 
-def of_job(t: Tables, c: Cols, job: ColumnElement[int], words: set[State]) -> list[Walk]:
+def of_job(t: Tables, c: Cols, job: ColumnElement[int], words: set[message.State]) -> list[Walk]:
     """The messages of a job, a walk for each status. Raises ConfigError without its index."""
     assert c.job_id is not None
     if not by_job(t):
@@ -538,7 +521,9 @@ def of_job(t: Tables, c: Cols, job: ColumnElement[int], words: set[State]) -> li
             f"table {t.spec.name} has no index {t.spec.index_name(JOB)}, by which the messages of "
             "a job are found; run `msgworker db upgrade`"
         )
-    places = {State.DEAD: Status.FAILED} | {State[one.name]: one for one in Status}
+    places = {message.State.DEAD: message.Status.FAILED} | {
+        message.State[one.name]: one for one in message.Status
+    }
     statuses = sorted({places[word] for word in words if word in places})
     of_it = (*t.is_message(c), c.job_id == job)
     return [Walk(JOB, (*of_it, job_status(t, c) == lit(one)), c.msg_id) for one in statuses]
@@ -563,7 +548,7 @@ def of_filter(
         begins = [] if after is None else [after]
         if wanted.since is not None:
             begins.append(before_instant(conn, t, wanted.since))
-        elif after is None and not {State.DONE, State.UNKNOWN} & set(wanted.words):
+        elif after is None and not {message.State.DONE, message.State.UNKNOWN} & set(wanted.words):
             begins.append(_below(conn, t))
         after = max(begins, default=None)
     found = [walk.behind(after) for walk in found]

@@ -14,21 +14,14 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Select, bindparam
 
-from msgworker.db import (
-    AnyText,
-    bytewise,
-    fetch,
-    has_come,
-    instant_of,
-    instant_text,
-    now,
-    whole_number,
-)
+from msgworker.db.clock import has_come, instant_of, instant_text, now
+from msgworker.db.connections import fetch
+from msgworker.db.types import AnyText, bytewise, whole_number
 from msgworker.message import DEFAULT_TOPIC, topic_of
 from msgworker.store.controls import topic_or_held
 from msgworker.store.rows import INT, MIN_ID, key_column, or_zero, sent_often, types_of
-from msgworker.table import Cols, Tables, text_lit
-from msgworker.table.tables import ONE, ZERO
+from msgworker.table.columns import Cols
+from msgworker.table.tables import ONE, ZERO, Tables, text_lit
 
 PAGE = 1000
 

@@ -16,15 +16,10 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.db import (
-    beginning,
-    fetch,
-    instant_text,
-    joining_widely,
-    now,
-    trouble,
-    whole_number,
-)
+from msgworker.db.clock import instant_text, now
+from msgworker.db.connections import fetch, joining_widely
+from msgworker.db.errors import trouble
+from msgworker.db.types import beginning, whole_number
 from msgworker.message import ACKNOWLEDGED, CANCELLED, DISCARDED, State, Status, ends_at
 from msgworker.store import bounded, controls
 from msgworker.store.bounded import Filter, an_id, discarded, in_state, said, where
@@ -40,8 +35,18 @@ from msgworker.store.rows import (
 )
 from msgworker.store.send import sent_values
 from msgworker.store.tries import in_group
-from msgworker.table import AUDIT, OPERATION, Cols, Tables, lit, text_lit
-from msgworker.table.tables import ONE, ZERO, holds_key, key_counts, takes_keys
+from msgworker.table.build import AUDIT, OPERATION
+from msgworker.table.columns import Cols
+from msgworker.table.tables import (
+    ONE,
+    ZERO,
+    Tables,
+    holds_key,
+    key_counts,
+    lit,
+    takes_keys,
+    text_lit,
+)
 
 # --- Unique keys of messages that are set to new again: whose key another message has taken.
 

@@ -11,17 +11,10 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Select, bindparam
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.db import (
-    Escaped,
-    JsonList,
-    Trouble,
-    array_param,
-    array_rows,
-    array_text,
-    fetch,
-    json_rows,
-    trouble,
-)
+from msgworker.db.connections import Escaped, fetch
+from msgworker.db.database import Trouble
+from msgworker.db.errors import trouble
+from msgworker.db.types import JsonList, array_param, array_rows, array_text, json_rows
 from msgworker.message import Status
 from msgworker.store.candidates import Candidate
 from msgworker.store.controls import held
@@ -40,8 +33,8 @@ from msgworker.store.rows import (
     rows_of,
     sent_often,
 )
-from msgworker.table import Cols, Slice, Tables, lit
-from msgworker.table.tables import ONE, ZERO
+from msgworker.table.columns import Cols, Slice
+from msgworker.table.tables import ONE, ZERO, Tables, lit
 
 # --- Read runs: the messages behind a flagged head.
 #

@@ -17,22 +17,15 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
-from msgworker.db import Trouble, beginning, ignoring, now, real_instant
+from msgworker.db.clock import now, real_instant
+from msgworker.db.database import Trouble
+from msgworker.db.errors import ignoring
+from msgworker.db.types import beginning
 from msgworker.message import CANCELLED, State, Status, ends_at, word_of
 from msgworker.store.rows import ME
-from msgworker.table import (
-    CANCEL,
-    JOB_TABLE,
-    LIMIT,
-    LONGEST_ID,
-    MAX_ACTOR,
-    MAX_REASON,
-    PAUSE,
-    Cols,
-    Tables,
-    lit,
-)
-from msgworker.table.tables import by_job
+from msgworker.table.build import CANCEL, JOB_TABLE, LIMIT, MAX_ACTOR, MAX_REASON, PAUSE
+from msgworker.table.columns import LONGEST_ID, Cols
+from msgworker.table.tables import Tables, by_job, lit
 
 
 class Seen(NamedTuple):

@@ -9,7 +9,9 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Select, bindparam
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.db import array_param, array_rows, array_text, now, text_kind
+from msgworker.db.clock import now
+from msgworker.db.drivers import text_kind
+from msgworker.db.types import array_param, array_rows, array_text
 from msgworker.message import Outcome, Settled, Settlement, Status
 from msgworker.store.rows import (
     ME,
@@ -23,8 +25,8 @@ from msgworker.store.rows import (
     or_zero,
     sent_often,
 )
-from msgworker.table import Cols, Tables, lit
-from msgworker.table.tables import ONE, ZERO
+from msgworker.table.columns import Cols
+from msgworker.table.tables import ONE, ZERO, Tables, lit
 
 # --- The settle of messages that are done: whole batches at once, the flag moved along the run.
 

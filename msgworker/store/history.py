@@ -13,17 +13,12 @@ from datetime import datetime, timedelta
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from msgworker.db import UtcDateTime, now_ms, now_plus
+from msgworker.db.clock import UtcDateTime, now_ms, now_plus
 from msgworker.message import DEFAULT_TOPIC
 from msgworker.payload import is_text
-from msgworker.table import (
-    HISTORY,
-    MAX_TOPIC,
-    NUMBERS_OF_HISTORY,
-    RAN_COUNTS,
-    WAITED_COUNTS,
-    Tables,
-)
+from msgworker.table.build import HISTORY, NUMBERS_OF_HISTORY, RAN_COUNTS, WAITED_COUNTS
+from msgworker.table.columns import MAX_TOPIC
+from msgworker.table.tables import Tables
 
 STEP_OF_FORGETTING = timedelta(hours=1)
 MOST_TOPICS = 100

@@ -20,14 +20,16 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 from sqlalchemy.exc import IntegrityError
 
-from msgworker.db import now
+from msgworker.db.clock import now
 from msgworker.message import Outgoing, Status
 from msgworker.payload import fitting_json
 from msgworker.store import bounded
 from msgworker.store.bounded import Found
 from msgworker.store.rows import ME
 from msgworker.store.send import send_all
-from msgworker.table import MAX_ERROR, MessageTable, Tables, lit
+from msgworker.table.columns import MAX_ERROR
+from msgworker.table.spec import MessageTable
+from msgworker.table.tables import Tables, lit
 
 LOOK = 500
 """How many keys are asked for at once, at most."""

@@ -21,14 +21,17 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
-from msgworker.db import Trouble, UtcDateTime, ignoring, now
+from msgworker.db.clock import UtcDateTime, now
+from msgworker.db.database import Trouble
+from msgworker.db.errors import ignoring
 from msgworker.message import DEFAULT_TOPIC, State, Status
 from msgworker.payload import encode
 from msgworker.store.bounded import SCAN, Capped, discarded, in_state, object_of
 from msgworker.store.rows import MIN_ID, among_ids
 from msgworker.store.send import insert_one, row_values
-from msgworker.table import JOB, JOB_TABLE, MAX_ACTOR, MAX_REASON, Cols, Tables, lit, text_lit
-from msgworker.table.tables import ONE, ZERO, by_job, job_status
+from msgworker.table.build import JOB_TABLE, MAX_ACTOR, MAX_REASON
+from msgworker.table.columns import JOB, Cols
+from msgworker.table.tables import ONE, ZERO, Tables, by_job, job_status, lit, text_lit
 
 WAIT = "wait"
 PART = 1_000_000

@@ -18,9 +18,8 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
-from msgworker.db import now, now_plus, seconds_since
-from msgworker.table import Tables
-from msgworker.table.tables import ZERO
+from msgworker.db.clock import now, now_plus, seconds_since
+from msgworker.table.tables import ZERO, Tables
 
 INSTANCE = "instance"
 HANDLERS_TOLD = 100

@@ -16,12 +16,15 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
-from msgworker import db
-from msgworker.db import fetch, now, now_ms
+from msgworker.db.clock import now, now_ms
+from msgworker.db.connections import fetch
+from msgworker.db.types import beginning
 from msgworker.limit import MOST_STARTS, Limit
 from msgworker.message import DEFAULT_TOPIC, topic_of
 from msgworker.store.rows import of_running
-from msgworker.table import LIMIT, Cols, Tables
+from msgworker.table.build import LIMIT
+from msgworker.table.columns import Cols
+from msgworker.table.tables import Tables
 
 
 class Recorded(NamedTuple):
@@ -185,7 +188,7 @@ def _held(t: Tables, asked: Callable[[Cols], ColumnElement[bool]] | None = None)
 
     def columns(c: Cols) -> list[ColumnElement[Any]]:
         assert c.topic is not None
-        owner: Any = sa.null() if c.claimed_by is None else db.beginning(c.claimed_by)
-        return [db.beginning(c.topic).label("a"), owner.label("b")]
+        owner: Any = sa.null() if c.claimed_by is None else beginning(c.claimed_by)
+        return [beginning(c.topic).label("a"), owner.label("b")]
 
     return of_running(t, columns, lambda c: [] if asked is None else [asked(c)])

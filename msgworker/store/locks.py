@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import Connection, bindparam
 
-from msgworker.db import fetch, now_ms
-from msgworker.table import LOCK, Tables
-from msgworker.table.tables import ZERO
+from msgworker.db.clock import now_ms
+from msgworker.db.connections import fetch
+from msgworker.table.build import LOCK
+from msgworker.table.tables import ZERO, Tables
 
 # --- Locks in the database: one row for each name, changed by conditional updates. Rows are kept,
 # except those of names that only one owner uses, and never again: see `delete`.

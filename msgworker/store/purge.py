@@ -11,15 +11,18 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
-from msgworker import db
+from msgworker.db.catalogue import column_types, policies_of
+from msgworker.db.clock import UtcDateTime, utc_of
+from msgworker.db.types import NamedType, bytewise
 from msgworker.errors import ConfigError, SchemaError
 from msgworker.message import Status
 from msgworker.store import items, jobs
 from msgworker.store.audit import inserted
 from msgworker.store.bounded import an_id, of_topic, refuse_lacking
 from msgworker.store.rows import among_ids
-from msgworker.table import MessageTable, Tables, lit
 from msgworker.table.build import own_tables
+from msgworker.table.spec import MessageTable
+from msgworker.table.tables import Tables, lit
 
 
 def has_age(t: Tables) -> bool:
@@ -46,9 +49,9 @@ def _chosen(t: Tables, old: Old) -> sa.Select[Any]:
         over = over if by_job is None else sa.and_(over, sa.not_(by_job))
         ended = sa.or_(ended, over)
     # Foreign consumers do not fill finished_at.
-    times = [db.utc_of(x) for x in (c.finished_at, c.claimed_at, c.created_at) if x is not None]
+    times = [utc_of(x) for x in (c.finished_at, c.claimed_at, c.created_at) if x is not None]
     age = sa.func.coalesce(*times) if len(times) > 1 else times[0]
-    where = [*t.is_message(c), ended, age < sa.literal(old.before, db.UtcDateTime())]
+    where = [*t.is_message(c), ended, age < sa.literal(old.before, UtcDateTime())]
     if old.topic is not None:
         refuse_lacking(t, topic=old.topic)
         where += of_topic(c.topic, old.topic)
@@ -114,7 +117,7 @@ def begins(conn: Connection, t: Tables) -> list[tuple[sa.Table, str, int]]:
     which to begin: the first, and one that chance chooses, so that of a large table, of which a
     purge looks at a part, one after the other comes to all. None where a policy hides messages from
     this login: those are not gone."""
-    if db.policies_of(conn, [t.message]):
+    if policies_of(conn, [t.message]):
         return []
     found = []
     for table, name in product(beside(conn, t), names(t)):
@@ -177,7 +180,7 @@ def open_archive(conn: Connection, t: Tables, name: str) -> Archive:
     spec = archive_name(t, name)
     schema = spec.schema or t.spec.schema
     live = _read(conn, t.message.name, t.message.schema)
-    kinds = db.column_types(conn, live)
+    kinds = column_types(conn, live)
     wanted = [c for c in live.c if c.computed is None]
     if not sa.inspect(conn).has_table(spec.bare_name, schema=schema):
         options = t.database.own_table_options()
@@ -189,7 +192,7 @@ def open_archive(conn: Connection, t: Tables, name: str) -> Archive:
     have = {c.name.lower(): c.name for c in found.c}
     lacking = [_copied(c, kinds) for c in wanted if c.name.lower() not in have]
     names = [have.get(c.name.lower(), c.name) for c in wanted]
-    theirs = db.column_types(conn, found)
+    theirs = column_types(conn, found)
     types = {
         c.name: (theirs.get(name), kinds[c.name]) for c, name in zip(wanted, names, strict=True)
     }
@@ -212,7 +215,7 @@ def _copied(
                 f"the type of column {c.name} is not known to msgworker: make the archive table "
                 "yourself, with the columns of the message table"
             )
-        kind = db.NamedType(kinds[c.name])
+        kind = NamedType(kinds[c.name])
     if is_key is None:
         return sa.Column(c.name, kind)
     return sa.Column(c.name, kind, primary_key=is_key, autoincrement=False, nullable=c.nullable)
@@ -259,7 +262,7 @@ def _is_kept(t: Tables, its: ColumnElement[Any], own: ColumnElement[Any]) -> Col
         its, own = sa.cast(its, sa.Text()), sa.cast(own, sa.Text())
     elif t.database.reads_texts:
         known = not isinstance(own.type, sa.types.NullType)
-        its, own = db.bytewise(sa.cast(its, own.type) if known else its), db.bytewise(own)
+        its, own = bytewise(sa.cast(its, own.type) if known else its), bytewise(own)
     elif all(isinstance(one.type, sa.String | sa.JSON) for one in (its, own)):
-        its, own = db.bytewise(its), db.bytewise(own)
+        its, own = bytewise(its), bytewise(own)
     return its.is_not_distinct_from(own)

@@ -9,30 +9,15 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Select, bindparam
 
-from msgworker.db import (
-    bytewise,
-    fetch,
-    has_come,
-    instant_text,
-    is_to_come,
-    now,
-    now_plus,
-    seconds_since,
-)
+from msgworker.db.clock import has_come, instant_text, is_to_come, now, now_plus, seconds_since
+from msgworker.db.connections import fetch
+from msgworker.db.types import bytewise
 from msgworker.message import DEFAULT_TOPIC, Status
 from msgworker.store.candidates import Candidate, as_candidates, due_rows, hint_columns
 from msgworker.store.controls import topic_or_held
 from msgworker.store.rows import in_union
-from msgworker.table import URGENT, Slice, Tables, text_lit
-from msgworker.table.tables import (
-    ONE,
-    ZERO,
-    priority_of,
-    rank_of,
-    urgent_behind,
-    urgent_order,
-    urgent_rows,
-)
+from msgworker.table import tables
+from msgworker.table.columns import URGENT, Slice
 
 # --- When messages become due: what a drain that finds nothing waits for.
 #
@@ -41,7 +26,7 @@ from msgworker.table.tables import (
 
 def due_in(
     conn: Connection,
-    t: Tables,
+    t: tables.Tables,
     *,
     topics: Collection[str] | None,
     paused: Collection[str],
@@ -77,7 +62,7 @@ def due_in(
         assert c.available_at is not None
         at = c.available_at
         where = [t.claimable(c), t.unfinished(c), is_to_come(at, now())]
-        topic = bytewise(sa.func.coalesce(topic_or_held(t, c), text_lit(DEFAULT_TOPIC)))
+        topic = bytewise(sa.func.coalesce(topic_or_held(t, c), tables.text_lit(DEFAULT_TOPIC)))
         if "mw_topics" in params:
             where.append(topic.in_(bindparam("mw_topics", expanding=True)))
         if "mw_paused" in params:
@@ -89,7 +74,7 @@ def due_in(
         def first(seconds: str, *more: ColumnElement[bool]) -> Select[Any]:
             until = has_come(at, now_plus(bindparam(seconds, type_=sa.Float())))
             query = t.hinted(sa.select(seconds_since(at)), source, "due")
-            return query.where(*where, until, *more).order_by(at).limit(ONE)
+            return query.where(*where, until, *more).order_by(at).limit(tables.ONE)
 
         selects = (first("linger"), first("retry_linger", t.stands_at(c, Status.FAILED)))
         return sa.select(*(one.scalar_subquery().label(f"d{i}") for i, one in enumerate(selects)))
@@ -125,7 +110,7 @@ class Ranked:
 
 def ranked(
     conn: Connection,
-    t: Tables,
+    t: tables.Tables,
     *,
     limit: int,
     after: RankedAt | None = None,
@@ -142,7 +127,7 @@ def ranked(
             return query
         rank = bindparam("rank", type_=sa.Integer())
         msg_id = bindparam("id", type_=sa.BigInteger())
-        return query.where(*urgent_behind(t, c, rank, msg_id))
+        return query.where(*tables.urgent_behind(t, c, rank, msg_id))
 
     params: dict[str, Any] = {"mw_rows": limit}
     if after is not None:
@@ -153,7 +138,7 @@ def ranked(
 
 
 def due_and_ranked(
-    conn: Connection, t: Tables, *, since: tuple[Any, int] | None, limit: int, most: int
+    conn: Connection, t: tables.Tables, *, since: tuple[Any, int] | None, limit: int, most: int
 ) -> Ranked:
     """`candidates.due_after`, and `ranked` of up to `most` rows, in one statement."""
     if not t.has("available_at"):
@@ -162,10 +147,12 @@ def due_and_ranked(
     def build() -> Any:
         c = t.cols()
         assert c.available_at is not None
-        rank = (ZERO - priority_of(c)).label("r")
-        due = due_rows(t, since is None, ZERO.label("ranked"), ONE.label("head"), rank)
+        rank = (tables.ZERO - tables.priority_of(c)).label("r")
+        due = due_rows(
+            t, since is None, tables.ZERO.label("ranked"), tables.ONE.label("head"), rank
+        )
         columns = hint_columns(t, c, instant_text(c.available_at))
-        by_rank = _by_rank(t, *columns, ONE.label("ranked"), _is_head(t), limit="most")
+        by_rank = _by_rank(t, *columns, tables.ONE.label("ranked"), _is_head(t), limit="most")
         return sa.union_all(in_union(t, due, "q0"), in_union(t, by_rank, "q1"))
 
     statement = t.built(("due_and_ranked", since is None), build)
@@ -179,15 +166,15 @@ def due_and_ranked(
     return found
 
 
-def _by_rank(t: Tables, *columns: ColumnElement[Any], limit: str) -> Select[Any]:
+def _by_rank(t: tables.Tables, *columns: ColumnElement[Any], limit: str) -> Select[Any]:
     c = t.cols()
-    query = t.hinted(sa.select(*columns, rank_of(t, c).label("r")), t.message, URGENT)
-    query = query.where(urgent_rows(t, c)).order_by(*urgent_order(t, c))
+    query = t.hinted(sa.select(*columns, tables.rank_of(t, c).label("r")), t.message, URGENT)
+    query = query.where(tables.urgent_rows(t, c)).order_by(*tables.urgent_order(t, c))
     return query.limit(bindparam(limit, type_=sa.Integer()))
 
 
-def _is_head(t: Tables) -> ColumnElement[Any]:
-    return sa.case((t.earlier_unfinished(t.cols()), ZERO), else_=ONE).label("head")
+def _is_head(t: tables.Tables) -> ColumnElement[Any]:
+    return sa.case((t.earlier_unfinished(t.cols()), tables.ZERO), else_=tables.ONE).label("head")
 
 
 def _as_ranked(found: Sequence[Any], limit: int, behind: int, values: dict[int, Any]) -> Ranked:

@@ -15,7 +15,9 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
 from msgworker.commands import command
-from msgworker.db import AnyText, UtcDateTime, fetch, now, utc_of, whole_number
+from msgworker.db.clock import UtcDateTime, now, utc_of
+from msgworker.db.connections import fetch
+from msgworker.db.types import AnyText, whole_number
 from msgworker.message import Status
 from msgworker.payload import shown
 from msgworker.store import tries
@@ -32,8 +34,8 @@ from msgworker.store.rows import (
     rows_of,
 )
 from msgworker.store.settle import one_more_try, released_values
-from msgworker.table import Cols, Tables, lit
-from msgworker.table.tables import ZERO
+from msgworker.table.columns import Cols
+from msgworker.table.tables import ZERO, Tables, lit
 
 BATCH = 250
 FOREIGN = "foreign consumer"

@@ -10,26 +10,15 @@ from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Select, bindparam
 
-from msgworker.db import (
-    AnyText,
-    Escaped,
-    change_by_text,
-    change_text_for,
-    fetch,
-    fetch_text,
-    instant_text,
-    now,
-    same_text,
-    text_for,
-    text_kind,
-    text_length,
-    whole_number,
-)
+from msgworker.db.clock import instant_text, now
+from msgworker.db.connections import Escaped, fetch
+from msgworker.db.drivers import change_by_text, change_text_for, fetch_text, text_for, text_kind
+from msgworker.db.types import AnyText, same_text, text_length, whole_number
 from msgworker.errors import MsgworkerError
 from msgworker.message import Status
 from msgworker.payload import is_text, quoted
-from msgworker.table import MAX_HEADERS, Cols, Tables, lit
-from msgworker.table.tables import ONE, ZERO, Entries
+from msgworker.table.columns import MAX_HEADERS, Cols
+from msgworker.table.tables import ONE, ZERO, Entries, Tables, lit
 
 # How a statement is sent: `sent_often` for the path of a message, `changed` for an UPDATE of ids on
 # it, `fetch` where rows of messages are read (an odd text costs no batch); all else by `execute`.

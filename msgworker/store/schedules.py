@@ -14,28 +14,18 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from msgworker import db
 from msgworker.counted import plural
-from msgworker.db import instant_text, kind_of, now, read_instant, real_instant, same_text
+from msgworker.db import catalogue
+from msgworker.db.clock import instant_text, kind_of, now, read_instant, real_instant
+from msgworker.db.types import same_text
 from msgworker.errors import ConfigError, DuplicateMessage, PayloadError, SchemaError
 from msgworker.message import DEFAULT_TOPIC, State, Status
 from msgworker.schedules import Schedule
+from msgworker.store import send
 from msgworker.store.bounded import object_of
 from msgworker.store.change import cancel_or_request, lock
-from msgworker.store.send import (
-    as_object,
-    check_limits,
-    give_up,
-    holder,
-    insert_many,
-    insert_one,
-    other_than,
-    refuse_unfilled,
-    row_values,
-    send,
-)
-from msgworker.table import MAX_ACTOR, SCHEDULE, Tables, lit
-from msgworker.table.tables import ONE
+from msgworker.table.build import MAX_ACTOR, SCHEDULE
+from msgworker.table.tables import ONE, Tables, lit
 
 OPEN = (State.NEW, State.PROCESSING, State.FAILED)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -90,7 +80,7 @@ class Fired(NamedTuple):
 
 def is_there(conn: Connection, t: Tables) -> bool:
     """Whether the table of schedules exists, for all that this login can see."""
-    return db.is_there(sa.inspect(conn), SCHEDULE.of(t)) is not False
+    return catalogue.is_there(sa.inspect(conn), SCHEDULE.of(t)) is not False
 
 
 ADDED = ("overlap", "skipped", "replaced", "paused_reason")
@@ -174,7 +164,7 @@ def fire(
     if skips:
         found = Fired(skipped=tuple(ticks))
     elif seen.key is None:
-        insert_many(conn, t, rows)
+        send.insert_many(conn, t, rows)
         found = Fired(sent=tuple(ticks))
     else:
         found = Fired()
@@ -191,7 +181,7 @@ def _fired(
     """Send the message of a tick, as `overlap` says if the one before has not ended."""
     sent = (*so_far.sent, tick)
     try:
-        send(conn, t, row, on_duplicate="raise")
+        send.send(conn, t, row, on_duplicate="raise")
         return so_far._replace(sent=sent)
     except DuplicateMessage as found:
         before = found.msg_id
@@ -208,10 +198,10 @@ def replace(conn: Connection, t: Tables, of: Stored, row: dict[str, Any], before
     is the message of the new tick; else, and where the schedule has another topic or object since,
     it is cancelled. Returns the id of the message. In the caller's transaction."""
     key = row["b_unique_key"]
-    found = holder(conn, t, key)
-    if found is not None and other_than(t, found, row):
-        give_up(conn, t, found, key)
-    msg_id = send(conn, t, row, on_duplicate="replace")
+    found = send.holder(conn, t, key)
+    if found is not None and send.other_than(t, found, row):
+        send.give_up(conn, t, found, key)
+    msg_id = send.send(conn, t, row, on_duplicate="replace")
     if msg_id == before or not lock(conn, t, [before], words=OPEN):  # it has ended meanwhile
         return msg_id
     actor, why = f"schedule {of.name}"[:MAX_ACTOR], "replaced by its next tick"
@@ -223,9 +213,9 @@ def send_now(conn: Connection, t: Tables, of: Stored, row: dict[str, Any]) -> An
     """Send the message of a schedule besides its ticks; returns its id. In the caller's
     transaction. Raises DuplicateMessage where one has not ended and the schedule skips ticks."""
     if of.key is None:
-        return insert_one(conn, t, row)
+        return send.insert_one(conn, t, row)
     try:
-        return send(conn, t, row, on_duplicate="raise")
+        return send.send(conn, t, row, on_duplicate="raise")
     except DuplicateMessage as found:
         if found.msg_id is None:
             raise
@@ -275,7 +265,7 @@ def rows_of(t: Tables, of: Schedule | Stored, ticks: Sequence[datetime]) -> list
     """A row for each tick, for `fire`. Raises SchemaError, ConfigError or PayloadError if the
     message table does not take such messages."""
     if t.unfilled:
-        refuse_unfilled(t)
+        send.refuse_unfilled(t)
     if of.payload is not None and not t.has("payload"):
         text = f"table {t.spec.name} has no payload column; give schedule {of.name} none"
         raise SchemaError(text)
@@ -288,10 +278,10 @@ def rows_of(t: Tables, of: Schedule | Stored, ticks: Sequence[datetime]) -> list
     key = None if of.overlap == "allow" else key_of(of.name)
     try:
         message: dict[str, Any] = {"topic": of.topic, "payload": of.payload, "unique_key": key}
-        message["object_id"] = as_object(t, of.object_id)
-        rows = [row_values(t, **message, scheduled_for=tick) for tick in ticks]
+        message["object_id"] = send.as_object(t, of.object_id)
+        rows = [send.row_values(t, **message, scheduled_for=tick) for tick in ticks]
         for row in rows:
-            check_limits(t, row)
+            send.check_limits(t, row)
     except (ConfigError, PayloadError) as error:
         raise type(error)(f"schedule {of.name}: {error}") from None
     return rows

@@ -16,13 +16,14 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, bindparam
 from sqlalchemy.exc import DBAPIError
 
-from msgworker import db
-from msgworker.db import AnyText, array_of_texts, array_param, array_rows, kind_of, now_plus
+from msgworker.db.clock import kind_of, now_plus
+from msgworker.db.database import of
+from msgworker.db.errors import violates
+from msgworker.db.types import AnyText, array_of_texts, array_param, array_rows, json_text
 from msgworker.errors import ConfigError, DuplicateMessage, PayloadError, SchemaError
 from msgworker.message import Outgoing, Status
-from msgworker.table import MessageTable, Tables, lit
-from msgworker.table.spec import literal
-from msgworker.table.tables import ONE, ZERO, holds_key, key_counts, takes_keys, unique_index_name
+from msgworker.table import tables
+from msgworker.table.spec import MessageTable, literal
 
 # --- Send a message with a unique key, in the caller's transaction, which a taken key does not
 # break.
@@ -75,7 +76,7 @@ class Holder(NamedTuple):
     kept: bool
 
 
-def send_one(conn: Connection, t: Tables, message: Outgoing, *, own: Any = None) -> Any:
+def send_one(conn: Connection, t: tables.Tables, message: Outgoing, *, own: Any = None) -> Any:
     """Send a checked message; returns its msg_id, or that of the one that holds its key."""
     if message.on_duplicate is None or "b_unique_key" not in message.row:
         return insert_one(conn, t, message.row)
@@ -83,7 +84,7 @@ def send_one(conn: Connection, t: Tables, message: Outgoing, *, own: Any = None)
 
 
 def send_all(
-    conn: Connection, t: Tables, messages: Iterable[Outgoing], *, sent: int | None = None
+    conn: Connection, t: tables.Tables, messages: Iterable[Outgoing], *, sent: int | None = None
 ) -> None:
     """Send checked messages in order; those without a key, between two that have one, together.
     sent: how many of the same call were sent before; a DuplicateMessage then says how many are."""
@@ -101,7 +102,7 @@ def send_all(
 
 
 def send(
-    conn: Connection, t: Tables, row: dict[str, Any], *, on_duplicate: str, own: Any = None
+    conn: Connection, t: tables.Tables, row: dict[str, Any], *, on_duplicate: str, own: Any = None
 ) -> Any:
     """Insert a message that has a key, unless another one holds it; return the msg_id of the one
     that does. `row` as for `insert_one`. own: the message whose handler sends this; its key is
@@ -140,7 +141,7 @@ def send(
 
 
 def _inserted(
-    conn: Connection, t: Tables, row: dict[str, Any], *, look: bool
+    conn: Connection, t: tables.Tables, row: dict[str, Any], *, look: bool
 ) -> tuple[Any, Holder | None]:
     """The new msg_id, or the holder; neither if it has ended meanwhile. look: at the holder before
     the INSERT, where that cannot step back."""
@@ -151,7 +152,7 @@ def _inserted(
         def build() -> sa.Insert:
             c = t.cols()
             assert c.unique_key is not None
-            values, where = inserted_values(t, names), key_counts(t, c)
+            values, where = inserted_values(t, names), tables.key_counts(t, c)
             statement = t.database.insert_unless(t.message, values, c.unique_key, where)
             return statement.returning(c.msg_id)
 
@@ -162,12 +163,12 @@ def _inserted(
     try:
         return insert_one(conn, t, row), None
     except DBAPIError as error:
-        if not db.violates(error, unique_index_name(t)):
+        if not violates(error, tables.unique_index_name(t)):
             raise
     return None, holder(conn, t, key, latest=t.database.latest_by_lock)
 
 
-def holder(conn: Connection, t: Tables, key: str, *, latest: bool = False) -> Holder | None:
+def holder(conn: Connection, t: tables.Tables, key: str, *, latest: bool = False) -> Holder | None:
     """The message that holds a key. latest: also if it was committed after the snapshot of the
     transaction; its row is locked, shared, until the end of that."""
 
@@ -175,7 +176,9 @@ def holder(conn: Connection, t: Tables, key: str, *, latest: bool = False) -> Ho
         c = t.cols()
         topic = sa.null() if c.topic is None else c.topic
         columns: list[Any] = [c.msg_id, topic, c.object_id, c.unique_kept]
-        query = sa.select(*columns).where(*holds_key(t, c, bindparam("mw_key", type_=AnyText())))
+        query = sa.select(*columns).where(
+            *tables.holds_key(t, c, bindparam("mw_key", type_=AnyText()))
+        )
         return query.with_for_update(read=True) if latest else query
 
     with t.database.past_snapshot(conn) if latest else nullcontext():
@@ -183,10 +186,10 @@ def holder(conn: Connection, t: Tables, key: str, *, latest: bool = False) -> Ho
     return None if found is None else Holder(found[0], found[1], found[2], found[3] == 1)
 
 
-def key_text(conn: Connection, t: Tables, msg_id: int, key: str) -> tuple[int | None, str]:
+def key_text(conn: Connection, t: tables.Tables, msg_id: int, key: str) -> tuple[int | None, str]:
     """The message that holds the key of this one, and the same as the end of a sentence, "" where
     keys do nothing."""
-    if not takes_keys(t):
+    if not tables.takes_keys(t):
         return None, ""
     found = holder(conn, t, key)
     if found is None:
@@ -197,7 +200,7 @@ def key_text(conn: Connection, t: Tables, msg_id: int, key: str) -> tuple[int | 
     return found.msg_id, f"; it holds the unique key {key} until {until}"
 
 
-def other_than(t: Tables, found: Holder, row: dict[str, Any]) -> str:
+def other_than(t: tables.Tables, found: Holder, row: dict[str, Any]) -> str:
     """In words, the topic or object of a holder, where a new message has another one; else ""."""
     if t.has("topic") and found.topic != row["b_topic"]:
         return f"topic {found.topic!r}"
@@ -206,7 +209,7 @@ def other_than(t: Tables, found: Holder, row: dict[str, Any]) -> str:
     return ""
 
 
-def replace(conn: Connection, t: Tables, found: Holder, row: dict[str, Any]) -> bool:
+def replace(conn: Connection, t: tables.Tables, found: Holder, row: dict[str, Any]) -> bool:
     """Give a message that was never claimed what the new one says; whether that was done. Not to
     one of another job, which waits for it as it is.
 
@@ -224,23 +227,23 @@ def replace(conn: Connection, t: Tables, found: Holder, row: dict[str, Any]) -> 
 
 
 def _replacing(
-    t: Tables, found: Holder, key: str, status: Status, names: frozenset[str]
+    t: tables.Tables, found: Holder, key: str, status: Status, names: frozenset[str]
 ) -> sa.Update:
     c = t.cols()
-    never = [t.stands_at(c, status), t.tries(c) == ZERO]
+    never = [t.stands_at(c, status), t.tries(c) == tables.ZERO]
     if c.claimed_at is not None:
         never.append(c.claimed_at.is_(None))
     if c.later_times is not None:
-        never.append(sa.func.coalesce(c.later_times, ZERO) == ZERO)
+        never.append(sa.func.coalesce(c.later_times, tables.ZERO) == tables.ZERO)
     if c.job_id is not None:
         same_job = [c.job_id == bindparam("b_job_id")] if "b_job_id" in names else []
         never.append(sa.or_(c.job_id.is_(None), *same_job))
-    unsaid = {"priority": ZERO, "available_at": sa.null(), "headers": sa.null()}
+    unsaid = {"priority": tables.ZERO, "available_at": sa.null(), "headers": sa.null()}
     new = t.values(**unsaid | sent_values(t, names))
     return sa.update(t.message).where(*_holds(t, found, key), *never).values(new)
 
 
-def _holds(t: Tables, found: Holder, key: str) -> list[sa.ColumnElement[bool]]:
+def _holds(t: tables.Tables, found: Holder, key: str) -> list[sa.ColumnElement[bool]]:
     """It is the message that holds the key."""
     c = t.cols()
     assert c.unique_key is not None
@@ -257,11 +260,11 @@ def _waiting(new: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in new.items() if name != "b_at"} | {"b_delay": delay}
 
 
-def give_up(conn: Connection, t: Tables, found: Holder, key: str) -> None:
+def give_up(conn: Connection, t: tables.Tables, found: Holder, key: str) -> None:
     """Free the key of a message that holds it while it is open."""
 
-    kept = sa.func.coalesce(t.cols().unique_kept, ZERO) == ONE
-    where = (*_holds(t, found, key), sa.not_(kept), key_counts(t, t.cols()))
+    kept = sa.func.coalesce(t.cols().unique_kept, tables.ZERO) == tables.ONE
+    where = (*_holds(t, found, key), sa.not_(kept), tables.key_counts(t, t.cols()))
     change = sa.update(t.message).where(*where).values(t.values(unique_key=sa.null()))
     with t.database.past_snapshot(conn):
         conn.execute(change)
@@ -277,7 +280,7 @@ LONGEST_CHANNEL = 63
 """In bytes; a longer name is an error."""
 
 
-def insert_one(conn: Connection, t: Tables, values: dict[str, Any]) -> Any:
+def insert_one(conn: Connection, t: tables.Tables, values: dict[str, Any]) -> Any:
     """Insert one message; return its msg_id as the database gave it, None where it gave none.
     `values` by role, from `row_values`."""
     keys = frozenset(values)
@@ -294,7 +297,7 @@ def insert_one(conn: Connection, t: Tables, values: dict[str, Any]) -> Any:
     return None if key is None or key[0] == 0 else key[0]
 
 
-def insert_many(conn: Connection, t: Tables, rows: Sequence[dict[str, Any]]) -> None:
+def insert_many(conn: Connection, t: tables.Tables, rows: Sequence[dict[str, Any]]) -> None:
     """Insert messages that all have the same keys, in order."""
     if not rows:
         return
@@ -321,7 +324,7 @@ def _of_limited_size(rows: Sequence[dict[str, Any]]) -> Iterator[Sequence[dict[s
 
 
 def _array_kinds(
-    t: Tables, rows: Sequence[dict[str, Any]]
+    t: tables.Tables, rows: Sequence[dict[str, Any]]
 ) -> dict[str, sa.types.TypeEngine[Any]] | None:
     """The type of the elements of each array; None if a column has a type of its own. Texts without
     a length and the longest whole numbers: the INSERT converts them as it does single values, where
@@ -339,7 +342,7 @@ def _array_kinds(
     return kinds
 
 
-def _insert_arrays(t: Tables, kinds: dict[str, sa.types.TypeEngine[Any]]) -> sa.Insert:
+def _insert_arrays(t: tables.Tables, kinds: dict[str, sa.types.TypeEngine[Any]]) -> sa.Insert:
     """One INSERT of rows that come as arrays, in half the time; ids are in their order."""
     arrays = {key: array_param(key, kind) for key, kind in kinds.items()}
     given = array_rows("given", arrays, place="place")
@@ -352,7 +355,7 @@ def _insert_arrays(t: Tables, kinds: dict[str, sa.types.TypeEngine[Any]]) -> sa.
     return sa.insert(t.message).from_select(list(values), chosen)
 
 
-def refuse_unfilled(t: Tables) -> NoReturn:
+def refuse_unfilled(t: tables.Tables) -> NoReturn:
     """Raise SchemaError: an INSERT of ours would leave a column empty that must not be."""
     raise SchemaError(
         f"table {t.spec.name} cannot be sent to: msgworker does not fill its column "
@@ -360,7 +363,7 @@ def refuse_unfilled(t: Tables) -> NoReturn:
     )
 
 
-def check_limits(t: Tables, row: dict[str, Any]) -> None:
+def check_limits(t: tables.Tables, row: dict[str, Any]) -> None:
     """Raise ConfigError or PayloadError if a column does not take its value as it is, or the
     payload is longer than is read."""
     payload = row.get("b_payload")
@@ -378,7 +381,7 @@ def check_limits(t: Tables, row: dict[str, Any]) -> None:
         raise ConfigError(f"{text}; nothing was written. Widen the column, or give another one")
 
 
-def _check_payload(t: Tables, payload: str) -> None:
+def _check_payload(t: tables.Tables, payload: str) -> None:
     in_bytes, most = t.database.text_in_bytes, t.spec.max_payload
     length = len(payload.encode()) if in_bytes else len(payload)
     if length > most:
@@ -388,7 +391,7 @@ def _check_payload(t: Tables, payload: str) -> None:
         )
 
 
-def as_object(t: Tables, given: Any) -> Any:
+def as_object(t: tables.Tables, given: Any) -> Any:
     """An object_id of another type than `Tables.id_types`, as its column has it: some servers make
     0 of a text that is no number. Raises ConfigError."""
     from msgworker.store.bounded import object_of
@@ -401,7 +404,7 @@ def as_object(t: Tables, given: Any) -> Any:
 
 
 def row_values(
-    t: Tables,
+    t: tables.Tables,
     *,
     topic: str,
     object_id: Any,
@@ -453,27 +456,27 @@ def shard_of(object_id: Any, shards: int) -> int:
     return zlib.crc32(str(object_id).encode()) % shards
 
 
-def _insert(t: Tables, keys: frozenset[str]) -> sa.Insert:
+def _insert(t: tables.Tables, keys: frozenset[str]) -> sa.Insert:
     """The INSERT of one message, of which `row_values` gave these keys."""
     return t.built(("insert", keys), lambda: sa.insert(t.message).values(inserted_values(t, keys)))
 
 
-def inserted_values(t: Tables, keys: frozenset[str]) -> dict[str, Any]:
+def inserted_values(t: tables.Tables, keys: frozenset[str]) -> dict[str, Any]:
     """The values of a new row, by column."""
     return t.values(**sent_values(t, keys)) | said_values(t)
 
 
-def said_values(t: Tables) -> dict[str, Any]:
+def said_values(t: tables.Tables) -> dict[str, Any]:
     """What each INSERT says beside that, by column."""
     # Only where the column has no such default, so that a producer needs no right to write them: a
     # status of NULL is never claimed.
-    state = {"status": lit(Status.NEW), "error_try_times": ZERO}
+    state = {"status": tables.lit(Status.NEW), "error_try_times": tables.ZERO}
     said = t.values(**{role: value for role, value in state.items() if role in t.says})
     c = t.message.c
     return said | {name: literal(t.database, c[name], values[0]) for name, values in t.where}
 
 
-def sent_values(t: Tables, keys: frozenset[str]) -> dict[str, Any]:
+def sent_values(t: tables.Tables, keys: frozenset[str]) -> dict[str, Any]:
     """What a producer says of a message, by role."""
     roles: dict[str, Any] = {PARAMS[key].role: bindparam(key) for key in keys}
     if "b_delay" in keys:
@@ -485,7 +488,7 @@ def sent_values(t: Tables, keys: frozenset[str]) -> dict[str, Any]:
     for role in ("payload", "headers"):
         column = getattr(t.cols(), role)
         if f"b_{role}" in keys and column is not None:
-            roles[role] = db.json_text(t.database, f"b_{role}", column)
+            roles[role] = json_text(t.database, f"b_{role}", column)
     return roles
 
 
@@ -497,4 +500,4 @@ def channel(spec: MessageTable) -> str:
 
 def notify(conn: Connection, channel: str) -> None:
     """Wake up listeners at commit; the database sends one notification per transaction at most."""
-    db.of(conn).wake(conn, channel)
+    of(conn).wake(conn, channel)

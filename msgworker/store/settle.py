@@ -14,16 +14,10 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.db import (
-    Trouble,
-    change_each,
-    committing_each,
-    has_sent_nothing,
-    now,
-    now_plus,
-    saving,
-    trouble,
-)
+from msgworker.db.clock import now, now_plus
+from msgworker.db.database import Trouble
+from msgworker.db.drivers import change_each, committing_each, has_sent_nothing, saving
+from msgworker.db.errors import trouble
 from msgworker.message import Outcome, Settled, Settlement, Status, ends_at
 from msgworker.store import tries
 from msgworker.store.claim import OF_A_ROW
@@ -49,8 +43,7 @@ from msgworker.store.rows import (
     refuse_at_once,
 )
 from msgworker.store.send import send_all
-from msgworker.table import Tables, lit
-from msgworker.table.tables import ZERO
+from msgworker.table.tables import ZERO, Tables, lit
 
 
 def settle(

@@ -21,12 +21,13 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
-from msgworker.db import array_param, array_rows, array_text, fetch, json_rows, whole_number
+from msgworker.db.connections import fetch
+from msgworker.db.types import array_param, array_rows, array_text, json_rows, whole_number
 from msgworker.message import Status
 from msgworker.store.candidates import Candidate, as_candidates, hint_columns
 from msgworker.store.rows import MIN_ID, in_union
-from msgworker.table import JOB, SLICES, Cols, Tables, lit
-from msgworker.table.tables import ONE, ZERO, job_status
+from msgworker.table.columns import JOB, SLICES, Cols
+from msgworker.table.tables import ONE, ZERO, Tables, job_status, lit
 
 BRANCHES = (1, 4, 16)
 """Of a UNION; unused ones ask for nothing, so few statements are built and prepared."""

@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
-from msgworker.db import UtcDateTime, beginning, now, real_instant
+from msgworker.db.clock import UtcDateTime, now, real_instant
+from msgworker.db.types import beginning
 from msgworker.message import SPENT, plain_error
 from msgworker.payload import BEGINNING, shortened, shown
 from msgworker.store.rows import among_ids
-from msgworker.table import MAX_ERROR, Cols, Tables
-from msgworker.table.tables import ONE
+from msgworker.table.columns import MAX_ERROR, Cols
+from msgworker.table.tables import ONE, Tables
 
 # --- The fingerprint of errors: type, place and words.
 #

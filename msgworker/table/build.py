@@ -18,8 +18,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.types import TypeEngine
 
-from msgworker import db
-from msgworker.db import Database, KeyText, LongText, UtcDateTime, plain_text
+from msgworker.db import types
+from msgworker.db.clock import UtcDateTime, created_default, kept_as
+from msgworker.db.database import Database
 from msgworker.latency import RAN, WAITED
 from msgworker.table.columns import (
     ADDED,
@@ -109,11 +110,11 @@ def _id(name: str) -> sa.Column[Any]:
 
 
 def _table_name(length: int = MAX_TABLE, *, key: bool = True) -> sa.Column[Any]:
-    return sa.Column("table_name", KeyText(length), primary_key=key, nullable=False)
+    return sa.Column("table_name", types.KeyText(length), primary_key=key, nullable=False)
 
 
 def _texts(**lengths: int) -> Iterable[sa.Column[Any]]:
-    return (sa.Column(name, plain_text(most)) for name, most in lengths.items())
+    return (sa.Column(name, types.plain_text(most)) for name, most in lengths.items())
 
 
 def _instants(*names: str, nullable: bool = False) -> Iterable[sa.Column[Any]]:
@@ -136,14 +137,14 @@ def _number(
 def LEASE(_: Database) -> Iterable[sa.Column[Any]]:
     # term grows with every renewal and take-over, so that a take-over names exactly what it saw.
     # serves: the message table and the topics of an instance, as JSON, for operators.
-    yield sa.Column("name", KeyText(64), primary_key=True)
-    yield sa.Column("kind", plain_text(20), nullable=False, server_default="instance")
+    yield sa.Column("name", types.KeyText(64), primary_key=True)
+    yield sa.Column("kind", types.plain_text(20), nullable=False, server_default="instance")
     yield _number("term")
-    yield sa.Column("taken_by", plain_text(64))
+    yield sa.Column("taken_by", types.plain_text(64))
     yield from _instants("expires_at", "started_at", "renewed_at")
-    yield sa.Column("label", plain_text(200))
+    yield sa.Column("label", types.plain_text(200))
     yield _number("in_hand", big=False)
-    yield sa.Column("serves", LongText())
+    yield sa.Column("serves", types.LongText())
 
 
 @OwnTable(
@@ -153,11 +154,11 @@ def ITEM(_: Database) -> Iterable[sa.Column[Any]]:
     zero = sa.text("0")
     yield _table_name(60)
     yield _id("msg_id")
-    yield sa.Column("item_key", KeyText(MAX_OBJECT_ID), primary_key=True)
+    yield sa.Column("item_key", types.KeyText(MAX_OBJECT_ID), primary_key=True)
     yield sa.Column("status", sa.SmallInteger(), nullable=False)
     yield sa.Column("tries", sa.SmallInteger(), nullable=False, server_default=zero)
-    yield sa.Column("item_value", LongText())
-    yield sa.Column("last_error", plain_text(MAX_ERROR))
+    yield sa.Column("item_value", types.LongText())
+    yield sa.Column("last_error", types.plain_text(MAX_ERROR))
     yield sa.Column("finished_at", UtcDateTime())
     yield sa.Column("total", sa.Integer(), info={ADDED: "the number of items left is unknown"})
 
@@ -172,14 +173,14 @@ def TRY(_: Database) -> Iterable[sa.Column[Any]]:
     yield _table_name()
     yield _id("msg_id")
     yield sa.Column("try_no", sa.Integer(), primary_key=True, autoincrement=False)
-    yield sa.Column("kind", plain_text(20), nullable=False)
-    yield sa.Column("instance", plain_text(64))
+    yield sa.Column("kind", types.plain_text(20), nullable=False)
+    yield sa.Column("instance", types.plain_text(64))
     yield sa.Column("started_at", UtcDateTime())
     yield sa.Column("ended_at", UtcDateTime(), nullable=False)
-    yield sa.Column("error", plain_text(MAX_ERROR))
-    yield sa.Column("fingerprint", KeyText(16))
+    yield sa.Column("error", types.plain_text(MAX_ERROR))
+    yield sa.Column("fingerprint", types.KeyText(16))
     about = "tries are stored without their tracebacks"
-    yield sa.Column("traceback", LongText(), info={ADDED: about})
+    yield sa.Column("traceback", types.LongText(), info={ADDED: about})
 
 
 # --- What only operations write.
@@ -196,18 +197,18 @@ WITHOUT_OPS = "ops cannot write or pause without it"
 )
 def OPERATION(database: Database) -> Iterable[sa.Column[Any]]:
     yield sa.Column(
-        "op_id", db.big_id(), *database.identity(), primary_key=True, autoincrement=True
+        "op_id", types.big_id(), *database.identity(), primary_key=True, autoincrement=True
     )
     yield _table_name(key=False)
-    yield sa.Column("kind", plain_text(20), nullable=False)
-    yield sa.Column("actor", plain_text(MAX_ACTOR), nullable=False)
-    yield sa.Column("reason", plain_text(MAX_REASON))
-    yield sa.Column("op_filter", LongText())
+    yield sa.Column("kind", types.plain_text(20), nullable=False)
+    yield sa.Column("actor", types.plain_text(MAX_ACTOR), nullable=False)
+    yield sa.Column("reason", types.plain_text(MAX_REASON))
+    yield sa.Column("op_filter", types.LongText())
     yield sa.Column("started_at", UtcDateTime(), nullable=False)
     yield sa.Column("finished_at", UtcDateTime())
     yield sa.Column("last_id", sa.BigInteger())
     yield from map(_number, ("steps", "matched", "changed", "skipped"))
-    yield sa.Column("request_key", KeyText(MAX_REQUEST_KEY))
+    yield sa.Column("request_key", types.KeyText(MAX_REQUEST_KEY))
 
 
 @OwnTable(
@@ -230,9 +231,9 @@ def AUDIT(_: Database) -> Iterable[sa.Column[Any]]:
 )
 def PAUSE(_: Database) -> Iterable[sa.Column[Any]]:
     yield _table_name()
-    yield sa.Column("topic", KeyText(MAX_TOPIC), primary_key=True)
-    yield sa.Column("actor", plain_text(MAX_ACTOR), nullable=False)
-    yield sa.Column("reason", plain_text(MAX_REASON))
+    yield sa.Column("topic", types.KeyText(MAX_TOPIC), primary_key=True)
+    yield sa.Column("actor", types.plain_text(MAX_ACTOR), nullable=False)
+    yield sa.Column("reason", types.plain_text(MAX_REASON))
     yield sa.Column("paused_at", UtcDateTime(), nullable=False)
 
 
@@ -245,10 +246,10 @@ def PAUSE(_: Database) -> Iterable[sa.Column[Any]]:
 def CANCEL(_: Database) -> Iterable[sa.Column[Any]]:
     yield _table_name()
     yield _id("msg_id")
-    yield sa.Column("actor", plain_text(MAX_ACTOR), nullable=False)
-    yield sa.Column("reason", plain_text(MAX_REASON), nullable=False)
+    yield sa.Column("actor", types.plain_text(MAX_ACTOR), nullable=False)
+    yield sa.Column("reason", types.plain_text(MAX_REASON), nullable=False)
     yield sa.Column("requested_at", UtcDateTime(), nullable=False)
-    yield sa.Column("seen_owner", plain_text(LONGEST_ID), nullable=False)
+    yield sa.Column("seen_owner", types.plain_text(LONGEST_ID), nullable=False)
     yield sa.Column("seen_tries", sa.SmallInteger(), nullable=False)
 
 
@@ -265,14 +266,14 @@ def LIMIT(_: Database) -> Iterable[sa.Column[Any]]:
     # full_us: when the bucket of the rate is full, in microseconds since 1970. version: grows with
     # every declaration.
     yield _table_name()
-    yield sa.Column("topic", KeyText(MAX_TOPIC), primary_key=True)
+    yield sa.Column("topic", types.KeyText(MAX_TOPIC), primary_key=True)
     yield sa.Column("max_running", sa.Integer())
     yield _number("rate_starts", big=False)
     yield _number("rate_seconds", least="1", big=False)
     yield _number("burst", least="1", big=False)
     yield _number("full_us")
     yield _number("version")
-    yield sa.Column("declared_by", plain_text(64), nullable=False)
+    yield sa.Column("declared_by", types.plain_text(64), nullable=False)
     yield sa.Column("declared_at", UtcDateTime(), nullable=False)
 
 
@@ -294,8 +295,8 @@ NUMBERS_OF_HISTORY = (*COUNTED, *SUMS, *RAN_COUNTS, *WAITED_COUNTS)
 def HISTORY(_: Database) -> Iterable[sa.Column[Any]]:
     yield _table_name()
     yield sa.Column("minute_at", UtcDateTime(), primary_key=True)
-    yield sa.Column("instance", KeyText(LONGEST_ID), primary_key=True)
-    yield sa.Column("topic", KeyText(MAX_TOPIC), primary_key=True)
+    yield sa.Column("instance", types.KeyText(LONGEST_ID), primary_key=True)
+    yield sa.Column("topic", types.KeyText(MAX_TOPIC), primary_key=True)
     yield from (_number(name, big=name in SUMS) for name in NUMBERS_OF_HISTORY)
 
 
@@ -306,10 +307,10 @@ def HISTORY(_: Database) -> Iterable[sa.Column[Any]]:
     index=("owner", ("owner",), False),
 )
 def LOCK(_: Database) -> Iterable[sa.Column[Any]]:
-    yield sa.Column("name", KeyText(MAX_LOCK), primary_key=True)
-    yield sa.Column("owner", KeyText(MAX_LOCK_OWNER))
+    yield sa.Column("name", types.KeyText(MAX_LOCK), primary_key=True)
+    yield sa.Column("owner", types.KeyText(MAX_LOCK_OWNER))
     yield _number("token")
-    yield sa.Column("claim_id", KeyText(32))
+    yield sa.Column("claim_id", types.KeyText(32))
     yield _number("since_ms")
     yield _number("expires_ms")
 
@@ -319,26 +320,26 @@ def LOCK(_: Database) -> Iterable[sa.Column[Any]]:
 )
 def SCHEDULE(_: Database) -> Iterable[sa.Column[Any]]:
     yield _table_name()
-    yield sa.Column("name", KeyText(MAX_SCHEDULE), primary_key=True)
-    yield sa.Column("spec", plain_text(MAX_SPEC), nullable=False)
-    yield sa.Column("time_zone", plain_text(MAX_ZONE), nullable=False)
-    yield sa.Column("topic", plain_text(MAX_TOPIC), nullable=False)
-    yield sa.Column("object_id", plain_text(MAX_OBJECT_ID))
-    yield sa.Column("payload", LongText())
-    yield sa.Column("catch_up", plain_text(10), nullable=False)
+    yield sa.Column("name", types.KeyText(MAX_SCHEDULE), primary_key=True)
+    yield sa.Column("spec", types.plain_text(MAX_SPEC), nullable=False)
+    yield sa.Column("time_zone", types.plain_text(MAX_ZONE), nullable=False)
+    yield sa.Column("topic", types.plain_text(MAX_TOPIC), nullable=False)
+    yield sa.Column("object_id", types.plain_text(MAX_OBJECT_ID))
+    yield sa.Column("payload", types.LongText())
+    yield sa.Column("catch_up", types.plain_text(10), nullable=False)
     yield from _instants("next_at")
     yield from _instants("last_at", "paused_at", nullable=True)
-    yield sa.Column("paused_by", plain_text(200))
+    yield sa.Column("paused_by", types.plain_text(200))
     yield _number("version")
-    yield sa.Column("declared_by", plain_text(64))
+    yield sa.Column("declared_by", types.plain_text(64))
     yield sa.Column("declared_at", UtcDateTime())
     about = "every tick is sent, also where its schedule says overlap"
     allow: Any = {"nullable": False, "server_default": "allow"}
-    yield sa.Column("overlap", plain_text(10), info={ADDED: about}, **allow)
+    yield sa.Column("overlap", types.plain_text(10), info={ADDED: about}, **allow)
     for name in ("skipped", "replaced"):
         yield _number(name, about=f"ticks that were {name} are not counted")
     about = "why a schedule is paused stands in the audit only"
-    yield sa.Column("paused_reason", plain_text(MAX_REASON), info={ADDED: about})
+    yield sa.Column("paused_reason", types.plain_text(MAX_REASON), info={ADDED: about})
 
 
 @OwnTable(
@@ -352,13 +353,13 @@ def JOB_TABLE(database: Database) -> Iterable[sa.Column[Any]]:
     # on_complete: the topic of the message that is sent when it has completed, with this object and
     # payload; report_id: that message. done, dead: how its messages had ended then.
     counted: Any = {"primary_key": True, "autoincrement": True}
-    yield sa.Column("job_id", db.big_id(), *database.identity(), **counted)
+    yield sa.Column("job_id", types.big_id(), *database.identity(), **counted)
     yield _table_name(key=False)
-    yield sa.Column("name", plain_text(MAX_JOB), nullable=False)
+    yield sa.Column("name", types.plain_text(MAX_JOB), nullable=False)
     yield from _texts(on_complete=MAX_TOPIC, object_id=MAX_OBJECT_ID, opened_by=MAX_ACTOR)
-    yield sa.Column("payload", LongText())
-    yield sa.Column("on_dead", plain_text(10), nullable=False, server_default="complete")
-    now = db.created_default(database, "UTC")
+    yield sa.Column("payload", types.LongText())
+    yield sa.Column("on_dead", types.plain_text(10), nullable=False, server_default="complete")
+    now = created_default(database, "UTC")
     yield sa.Column("opened_at", UtcDateTime(), nullable=False, server_default=now)
     yield from _instants("sealed_at", "cancelled_at", "completed_at", "paused_at", nullable=True)
     yield from _texts(paused_by=MAX_ACTOR, paused_reason=MAX_REASON)
@@ -536,7 +537,7 @@ def live_names(spec: MessageTable, present: Mapping[str, TypeEngine[Any]]) -> di
     `shard` that holds no numbers is another's, which `App.send` must not write."""
     found = found_in(present, spec.names())
     kind = present.get(found.get("shard", ""))
-    if not (kind is None or isinstance(kind, (*db.NUMBERS, sa.types.NullType))):
+    if not (kind is None or isinstance(kind, (*types.NUMBERS, sa.types.NullType))):
         del found["shard"]
     return found
 
@@ -545,14 +546,14 @@ def _column(
     role: ColumnRole, spec: MessageTable, database: Database, there: TypeEngine[Any] | None
 ) -> tuple[Any, dict[str, Any]]:
     """Type and options of a column; there: the type that it has in the database."""
-    kind = db.kept_as(there, database, spec.time_zone) if role.type is None else role.type()
+    kind = kept_as(there, database, spec.time_zone) if role.type is None else role.type()
     options: dict[str, Any] = {}
     if role.name == "msg_id":
         options = {"primary_key": True, "autoincrement": True}
         if isinstance(there, sa.types.NullType):  # of SQLite, for which SQLAlchemy counts no ids
             options |= {"autoincrement": False, "nullable": True}
     elif role.default is not None:
-        defaults = {"now": db.created_default(database, spec.time_zone), "0": sa.text("0")}
+        defaults = {"now": created_default(database, spec.time_zone), "0": sa.text("0")}
         default = defaults.get(role.default, role.default)
         options = {"nullable": False, "server_default": default}
     if role.since > 1:
@@ -572,18 +573,18 @@ def _message_table(
         if role not in names:
             continue
         kind, options = _column(about, spec, database, live.get(names[role]))
-        if about.own_type or db.is_own_enum(live.get(names[role])):
+        if about.own_type or types.is_own_enum(live.get(names[role])):
             own = live.get(names[role], kind)
             unknown = isinstance(own, sa.types.NullType) and not database.loose_types
-            kind = kind if role == "msg_id" and unknown else db.exact(own)
-        exact = sa.Integer | sa.String | KeyText
+            kind = kind if role == "msg_id" and unknown else types.exact(own)
+        exact = sa.Integer | sa.String | types.KeyText
         if role == "object_id" and database.loose_types and not isinstance(kind, exact):
-            kind = db.AnyId()
+            kind = types.AnyId()
         known = (sa.String, sa.JSON, sa.types.TypeDecorator)
         if role == "payload" and database.loose_types and not isinstance(kind, known):
             kind = sa.types.NullType()  # values are read unchanged, whatever the type
         if role == "msg_id" and not isinstance(kind, sa.Integer | sa.types.NullType):
-            kind = db.WholeId()
+            kind = types.WholeId()
         counted = database.identity(always=database.partitioned) if role == "msg_id" else ()
         columns.append(sa.Column(names[role], kind, *counted, **options))
     columns += where_columns(spec.where, database, live)

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement
 from sqlalchemy.types import TypeEngine
 
-from msgworker import db
+from msgworker.db.types import KeyText, LongText, big_id, plain_text
 from msgworker.message import DEFAULT_TOPIC
 
 T = TypeVar("T")
@@ -75,14 +75,14 @@ _SENT: Any = {"filled": True, "may_be_generated": True}  # what a producer says
 ROLES = {
     role.name: role
     for role in (
-        ColumnRole("msg_id", "number", db.big_id, required=True, own_type=True, **_SENT),
+        ColumnRole("msg_id", "number", big_id, required=True, own_type=True, **_SENT),
         ColumnRole(
-            *("topic", "text", lambda: db.plain_text(MAX_TOPIC), DEFAULT_TOPIC),
+            *("topic", "text", lambda: plain_text(MAX_TOPIC), DEFAULT_TOPIC),
             without="every message goes to the handler of topic default",
             **_SENT,
         ),
         ColumnRole(
-            *("object_id", "key", lambda: db.KeyText(MAX_OBJECT_ID)),
+            *("object_id", "key", lambda: KeyText(MAX_OBJECT_ID)),
             required=True,
             own_type=True,
             **_SENT,
@@ -90,7 +90,7 @@ ROLES = {
         ColumnRole("status", "number", sa.SmallInteger, "0", required=True, filled=True),
         ColumnRole("error_try_times", "number", sa.SmallInteger, "0", required=True, filled=True),
         ColumnRole(
-            *("payload", "json", db.LongText),
+            *("payload", "json", LongText),
             without="messages carry nothing but their object",
             own_type=True,
             **_SENT,
@@ -102,7 +102,7 @@ ROLES = {
             index="due",
         ),
         ColumnRole(
-            *("claimed_by", "text", lambda: db.plain_text(LONGEST_ID)),
+            *("claimed_by", "text", lambda: plain_text(LONGEST_ID)),
             without="no recovery: messages of an instance that died stay at 1 until ops reset them",
             emptied=True,
         ),
@@ -118,7 +118,7 @@ ROLES = {
             without="RetryLater counts as a failed try",
         ),
         ColumnRole(
-            *("last_error", "text", lambda: db.plain_text(MAX_ERROR)),
+            *("last_error", "text", lambda: plain_text(MAX_ERROR)),
             without="the error is kept in msgworker_try only",
             emptied=True,
         ),
@@ -134,7 +134,7 @@ ROLES = {
             emptied=True,
         ),
         ColumnRole("shard", "slice", sa.SmallInteger, "0", filled=True),
-        ColumnRole("instance_type", "slice", lambda: db.plain_text(MAX_INSTANCE_TYPE)),
+        ColumnRole("instance_type", "slice", lambda: plain_text(MAX_INSTANCE_TYPE)),
         ColumnRole(
             *("priority", "number", sa.SmallInteger, "0"),
             without="all messages have the same priority",
@@ -144,7 +144,7 @@ ROLES = {
             index=URGENT,
         ),
         ColumnRole(
-            *("unique_key", "key", lambda: db.KeyText(MAX_KEY)),
+            *("unique_key", "key", lambda: KeyText(MAX_KEY)),
             without=_NO_KEYS,
             since=6,
             own_type=True,
@@ -158,14 +158,14 @@ ROLES = {
             since=8,
         ),
         ColumnRole(
-            *("headers", "json", lambda: db.plain_text(MAX_HEADERS)),
+            *("headers", "json", lambda: plain_text(MAX_HEADERS)),
             without="the traces of producers end at the table",
             since=11,
             own_type=True,
             best_effort=True,
         ),
         ColumnRole(
-            *("job_id", "number", db.big_id),
+            *("job_id", "number", big_id),
             without="no message can belong to a job",
             since=13,
             index=JOB,

@@ -32,52 +32,18 @@ from sqlalchemy import ColumnElement
 from sqlalchemy.sql.elements import Grouping
 from sqlalchemy.types import TypeEngine
 
-from msgworker import db
-from msgworker.db import Database, KeyText
-from msgworker.table.columns import (
-    FAILED,
-    FAILED_MARK,
-    HELD_KEY,
-    JOB,
-    JOB_STATUS,
-    MAX_KEY,
-    MAX_OBJECT_ID,
-    NO_OBJECT,
-    NO_OBJECT_RUNNING,
-    OPEN_OBJECT,
-    RUNNING_OBJECT,
-    SLICES,
-    URGENT,
-    URGENT_RANK,
-    WIDE,
-    Cols,
-)
-from msgworker.table.tables import (
-    ONE,
-    Entries,
-    Tables,
-    generated,
-    held_key,
-    if_of_a_job,
-    job_status,
-    key_counts,
-    of_a_job,
-    takes_keys,
-    text_lit,
-    unique_index_name,
-    urgent_order,
-    urgent_rank,
-    urgent_rows,
-)
+from msgworker.db.database import HIDDEN, Database
+from msgworker.db.types import KeyText, cast_text
+from msgworker.table import columns, tables
 
 
-def indexing(database: Database) -> type[Tables]:
+def indexing(database: Database) -> type[tables.Tables]:
     if database.partial_indexes:
         return PartialIndexes
     return GeneratedColumns if database.case_index == "column" else FunctionIndexes
 
 
-class PartialIndexes(Tables):
+class PartialIndexes(tables.Tables):
     """The index is partial: Tables has its keys and predicates."""
 
     def add_indexes(self) -> None:
@@ -89,24 +55,24 @@ class PartialIndexes(Tables):
         if c.available_at is not None:
             waits = sa.and_(self.unfinished(c), c.available_at.is_not(None))
             self._add("due", c.available_at, c.msg_id, where=waits)
-        self._add(FAILED, c.msg_id, where=self.failed(c))
+        self._add(columns.FAILED, c.msg_id, where=self.failed(c))
         if self.database.partitioned:  # instead of a primary key
             sa.Index(self.spec.index_name("id"), c.msg_id)
         for role in self.sliced:
             by: list[ColumnElement[Any]] = [c.object_id, c.msg_id]
             if self.database.slices_by_age:  # with what its predicate reads, so that no row is read
                 by = [c.msg_id, c.object_id, c.status, c.error_try_times]
-            self._add(SLICES[role], self.slice_key(c, role), *by, where=self.in_slices(c))
+            self._add(columns.SLICES[role], self.slice_key(c, role), *by, where=self.in_slices(c))
 
     def _add(
         self, name: str, *keys: Any, where: Any, unique: bool = False, wide: Any = None
     ) -> None:
         option = self.database.index_where(where)
-        info = {} if wide is None else {WIDE: wide}
+        info = {} if wide is None else {columns.WIDE: wide}
         sa.Index(self.spec.index_name(name), *keys, unique=unique, info=info, **option)
 
 
-class CaseIndexes(Tables):
+class CaseIndexes(tables.Tables):
     """The key of an index is a CASE that is NULL for all other rows; it holds ids as texts, and
     unfinished rows without an object under special names."""
 
@@ -119,22 +85,25 @@ class CaseIndexes(Tables):
         if c.available_at is not None:
             # Flagging and finishing set available_at to NULL: finished rows are not in this index.
             sa.Index(name("due"), c.available_at, c.msg_id)
-        sa.Index(name(FAILED), *self._failed_keys(c))
+        sa.Index(name(columns.FAILED), *self._failed_keys(c))
         for role in self.sliced:
             keys = (self.slice_key(c, role), self.open_object(c), self.open_msg_id(c))
-            sa.Index(name(SLICES[role]), *keys)
+            sa.Index(name(columns.SLICES[role]), *keys)
 
-    def _guard_key(self, c: Cols) -> Any:
+    def _guard_key(self, c: columns.Cols) -> Any:
         return self.running_object(c)
 
-    def _failed_keys(self, c: Cols) -> Sequence[ColumnElement[Any]]:
+    def _failed_keys(self, c: columns.Cols) -> Sequence[ColumnElement[Any]]:
         return (self.failed_key(c),)
 
-    def _open_case(self, c: Cols) -> ColumnElement[Any]:
-        none = sa.case((self.running(c), text_lit(NO_OBJECT_RUNNING)), else_=text_lit(NO_OBJECT))
+    def _open_case(self, c: columns.Cols) -> ColumnElement[Any]:
+        none = sa.case(
+            (self.running(c), tables.text_lit(columns.NO_OBJECT_RUNNING)),
+            else_=tables.text_lit(columns.NO_OBJECT),
+        )
         return sa.case((self.unfinished(c), sa.func.coalesce(self.object_key(c), none)))
 
-    def _oldest_case(self, c: Cols) -> ColumnElement[Any]:
+    def _oldest_case(self, c: columns.Cols) -> ColumnElement[Any]:
         return sa.case((self.waits_for_no_instant(c), c.msg_id))
 
     def key(self, object_id: Any) -> Any:
@@ -144,58 +113,58 @@ class CaseIndexes(Tables):
     def key_type(self) -> TypeEngine[Any]:
         return sa.String()
 
-    def object_key(self, c: Cols) -> ColumnElement[Any]:
+    def object_key(self, c: columns.Cols) -> ColumnElement[Any]:
         if not isinstance(c.object_id.type, sa.String | KeyText):
-            return sa.cast(c.object_id, sa.String(MAX_OBJECT_ID))
+            return sa.cast(c.object_id, sa.String(columns.MAX_OBJECT_ID))
         key = self._text_key(c.object_id)
         return self.database.recollated(key) if self.key_collation else key
 
     def _text_key(self, object_id: ColumnElement[Any]) -> ColumnElement[Any]:
         return object_id
 
-    def running_object(self, c: Cols) -> ColumnElement[Any]:
+    def running_object(self, c: columns.Cols) -> ColumnElement[Any]:
         return sa.case((self.running(c), self.object_key(c)))
 
-    def runs(self, c: Cols, key: Any) -> ColumnElement[bool]:
+    def runs(self, c: columns.Cols, key: Any) -> ColumnElement[bool]:
         found: ColumnElement[bool] = self.running_object(c) == key
         return found
 
-    def open_rows(self, c: Cols) -> ColumnElement[bool]:
+    def open_rows(self, c: columns.Cols) -> ColumnElement[bool]:
         return sa.true()
 
-    def all_open(self, c: Cols, d: Cols) -> Sequence[Entries]:
+    def all_open(self, c: columns.Cols, d: columns.Cols) -> Sequence[tables.Entries]:
         return ((c, "object", self.open_object(c).is_not(None)),)
 
-    def running_rows(self, c: Cols, d: Cols) -> Sequence[Entries]:
+    def running_rows(self, c: columns.Cols, d: columns.Cols) -> Sequence[tables.Entries]:
         return (
             (c, "guard", self.running_object(c).is_not(None)),
-            (d, "object", self.open_object(d) == text_lit(NO_OBJECT_RUNNING)),
+            (d, "object", self.open_object(d) == tables.text_lit(columns.NO_OBJECT_RUNNING)),
         )
 
     def between_objects(self, key: ColumnElement[Any]) -> ColumnElement[bool]:
-        none, busy = text_lit(NO_OBJECT), text_lit(NO_OBJECT_RUNNING)
+        none, busy = tables.text_lit(columns.NO_OBJECT), tables.text_lit(columns.NO_OBJECT_RUNNING)
         return sa.or_(key < none, sa.and_(key > none, key < busy), key > busy)
 
-    def without_object(self, c: Cols, d: Cols) -> Sequence[Entries]:
-        none = [text_lit(NO_OBJECT), text_lit(NO_OBJECT_RUNNING)]
+    def without_object(self, c: columns.Cols, d: columns.Cols) -> Sequence[tables.Entries]:
+        none = [tables.text_lit(columns.NO_OBJECT), tables.text_lit(columns.NO_OBJECT_RUNNING)]
         return ((c, "object", self.open_object(c).in_(none)),)
 
-    def waiting_without_object(self, c: Cols) -> Sequence[ColumnElement[bool]]:
-        return (self.open_object(c) == text_lit(NO_OBJECT),)
+    def waiting_without_object(self, c: columns.Cols) -> Sequence[ColumnElement[bool]]:
+        return (self.open_object(c) == tables.text_lit(columns.NO_OBJECT),)
 
-    def due_rows(self, c: Cols) -> Sequence[ColumnElement[bool]]:
+    def due_rows(self, c: columns.Cols) -> Sequence[ColumnElement[bool]]:
         return ()
 
-    def oldest_rows(self, c: Cols) -> ColumnElement[bool]:
+    def oldest_rows(self, c: columns.Cols) -> ColumnElement[bool]:
         return self.holds_or_waits(c)
 
-    def slice_rows(self, c: Cols, role: str) -> ColumnElement[bool]:
+    def slice_rows(self, c: columns.Cols, role: str) -> ColumnElement[bool]:
         return self.open_object(c).is_not(None)
 
-    def slice_entries(self, c: Cols, role: str) -> Sequence[ColumnElement[bool]]:
+    def slice_entries(self, c: columns.Cols, role: str) -> Sequence[ColumnElement[bool]]:
         return ()
 
-    def slice_without_object(self, c: Cols, role: str) -> Sequence[ColumnElement[bool]]:
+    def slice_without_object(self, c: columns.Cols, role: str) -> Sequence[ColumnElement[bool]]:
         return self.waiting_without_object(c)
 
 
@@ -210,77 +179,77 @@ class GeneratedColumns(CaseIndexes):
     def _add_columns(self) -> None:
         t, plain = self, self.cols()
         kind = plain.object_id.type
-        length = max(MAX_OBJECT_ID, getattr(kind, "length", 0) or 0)
+        length = max(columns.MAX_OBJECT_ID, getattr(kind, "length", 0) or 0)
         own = isinstance(kind, sa.String | KeyText) and t.key_collation is None
         longest = t.database.max_key(kind if own else KeyText())
         length = length if longest is None else min(length, longest)
-        key = self.database.key_like(kind, length) if own else db.KeyText(length)
+        key = self.database.key_like(kind, length) if own else KeyText(length)
         wanted: dict[str, tuple[Any, TypeEngine[Any]]] = {
-            OPEN_OBJECT + t.spec.part + t.spec.rule: (self._open_case(plain), key)
+            columns.OPEN_OBJECT + t.spec.part + t.spec.rule: (self._open_case(plain), key)
         }
         if t.database.guard_case == "column":
-            wanted[RUNNING_OBJECT + t.spec.part] = (super().running_object(plain), key)
+            wanted[columns.RUNNING_OBJECT + t.spec.part] = (super().running_object(plain), key)
         # Not the id itself: in MySQL a generated column cannot use an AUTO_INCREMENT column.
-        failed = sa.case((t.failed(plain), ONE))
-        wanted[FAILED_MARK + t.spec.part] = (failed, sa.SmallInteger())
+        failed = sa.case((t.failed(plain), tables.ONE))
+        wanted[columns.FAILED_MARK + t.spec.part] = (failed, sa.SmallInteger())
         for name, (expression, kind) in wanted.items():
             add_generated(t, name, expression, kind)
 
     def key(self, object_id: Any) -> Any:
-        return self.built("key", partial(db.cast_text, self.object_type))(object_id)
+        return self.built("key", partial(cast_text, self.object_type))(object_id)
 
-    def _guard_key(self, c: Cols) -> Any:
+    def _guard_key(self, c: columns.Cols) -> Any:
         # A key part that is an expression needs parentheses.
         key = self.running_object(c)
         return Grouping(key) if self.database.guard_case == "function" else key
 
-    def _failed_keys(self, c: Cols) -> Sequence[ColumnElement[Any]]:
-        return generated(c, FAILED_MARK + self.spec.part), c.msg_id
+    def _failed_keys(self, c: columns.Cols) -> Sequence[ColumnElement[Any]]:
+        return tables.generated(c, columns.FAILED_MARK + self.spec.part), c.msg_id
 
     def _text_key(self, object_id: ColumnElement[Any]) -> ColumnElement[Any]:
         # Independent of settings of the session.
         return sa.func.rtrim(object_id) if isinstance(object_id.type, sa.CHAR) else object_id
 
-    def running_object(self, c: Cols) -> ColumnElement[Any]:
+    def running_object(self, c: columns.Cols) -> ColumnElement[Any]:
         if self.database.guard_case == "function":
             return super().running_object(c)
-        return generated(c, RUNNING_OBJECT + self.spec.part)
+        return tables.generated(c, columns.RUNNING_OBJECT + self.spec.part)
 
-    def running_rows(self, c: Cols, d: Cols) -> Sequence[Entries]:
+    def running_rows(self, c: columns.Cols, d: columns.Cols) -> Sequence[tables.Entries]:
         with_object, without = super().running_rows(c, d)
         if self.database.guard_case == "function":
             # Where it IS NOT NULL, but to MySQL no index on an expression answers that.
-            key, empty = self.running_object(c), text_lit("")
+            key, empty = self.running_object(c), tables.text_lit("")
             with_object = (c, "guard", sa.or_(key >= empty, key < empty))
         return with_object, without
 
-    def open_object(self, c: Cols) -> ColumnElement[Any]:
-        return generated(c, OPEN_OBJECT + self.spec.part + self.spec.rule)
+    def open_object(self, c: columns.Cols) -> ColumnElement[Any]:
+        return tables.generated(c, columns.OPEN_OBJECT + self.spec.part + self.spec.rule)
 
-    def failed_rows(self, c: Cols) -> ColumnElement[bool]:
-        return generated(c, FAILED_MARK + self.spec.part) == ONE
+    def failed_rows(self, c: columns.Cols) -> ColumnElement[bool]:
+        return tables.generated(c, columns.FAILED_MARK + self.spec.part) == tables.ONE
 
 
 class FunctionIndexes(CaseIndexes):
     """The CASE is the key. Each key part has one, because an entry of only NULLs is not in the
     index."""
 
-    def open_object(self, c: Cols) -> ColumnElement[Any]:
+    def open_object(self, c: columns.Cols) -> ColumnElement[Any]:
         return self._open_case(c)
 
-    def open_msg_id(self, c: Cols) -> ColumnElement[int]:
+    def open_msg_id(self, c: columns.Cols) -> ColumnElement[int]:
         return sa.case((self.unfinished(c), c.msg_id))
 
-    def oldest_key(self, c: Cols) -> ColumnElement[Any]:
+    def oldest_key(self, c: columns.Cols) -> ColumnElement[Any]:
         return self._oldest_case(c)
 
-    def failed_key(self, c: Cols) -> ColumnElement[Any]:
+    def failed_key(self, c: columns.Cols) -> ColumnElement[Any]:
         return sa.case((self.failed(c), c.msg_id))
 
-    def failed_rows(self, c: Cols) -> ColumnElement[bool]:
+    def failed_rows(self, c: columns.Cols) -> ColumnElement[bool]:
         return self.failed_key(c).is_not(None)
 
-    def slice_key(self, c: Cols, role: str) -> ColumnElement[Any]:
+    def slice_key(self, c: columns.Cols, role: str) -> ColumnElement[Any]:
         return sa.case((self.unfinished(c), self.slice_value(c, role)))
 
     def null_shard_apart(self, role: str) -> bool:
@@ -290,47 +259,54 @@ class FunctionIndexes(CaseIndexes):
 # --- The indexes `urgent`, `unique` and `job`, each made only if the table has its column.
 
 
-def add_generated(t: Tables, name: str, of: ColumnElement[Any], kind: TypeEngine[Any]) -> None:
+def add_generated(
+    t: tables.Tables, name: str, of: ColumnElement[Any], kind: TypeEngine[Any]
+) -> None:
     """Attach one to the message table."""
     computed = sa.Computed(of, persisted=t.database.stored_columns)
-    hidden = {db.HIDDEN: True}
+    hidden = {HIDDEN: True}
     t.message.append_column(sa.Column(name, kind, computed, nullable=True, info=hidden))
 
 
-def add_priority_index(t: Tables) -> None:
+def add_priority_index(t: tables.Tables) -> None:
     """Attach the index, and the generated column that it is on, to the message table."""
     c = t.cols()
     if c.priority is None:
         return
     if t.database.case_index == "column":
-        add_generated(t, URGENT_RANK + t.spec.part + t.spec.rule, urgent_rank(t, c), sa.Integer())
-    option = t.database.index_where(urgent_rows(t, c))
-    sa.Index(t.spec.index_name(URGENT), *urgent_order(t, c), **option)
+        add_generated(
+            t,
+            columns.URGENT_RANK + t.spec.part + t.spec.rule,
+            tables.urgent_rank(t, c),
+            sa.Integer(),
+        )
+    option = t.database.index_where(tables.urgent_rows(t, c))
+    sa.Index(t.spec.index_name(columns.URGENT), *tables.urgent_order(t, c), **option)
 
 
-def add_unique_index(t: Tables) -> None:
+def add_unique_index(t: tables.Tables) -> None:
     """Attach the index, and the generated column that it is on, to the message table."""
     c = t.cols()
-    if c.unique_key is None or not takes_keys(t):
+    if c.unique_key is None or not tables.takes_keys(t):
         return
     if t.database.case_index == "column":
-        held = sa.case((key_counts(t, c), c.unique_key))
+        held = sa.case((tables.key_counts(t, c), c.unique_key))
         # byte by byte, whatever the collation of the column
-        add_generated(t, HELD_KEY + t.spec.part, held, db.KeyText(MAX_KEY))
-    option = t.database.index_where(key_counts(t, c))
-    sa.Index(unique_index_name(t), held_key(t, c), unique=True, **option)
+        add_generated(t, columns.HELD_KEY + t.spec.part, held, KeyText(columns.MAX_KEY))
+    option = t.database.index_where(tables.key_counts(t, c))
+    sa.Index(tables.unique_index_name(t), tables.held_key(t, c), unique=True, **option)
 
 
-def add_job_index(t: Tables) -> None:
+def add_job_index(t: tables.Tables) -> None:
     """Attach the index, and the generated column that it is on, to the message table."""
     c = t.cols()
     if c.job_id is None:
         return
     keys: list[ColumnElement[Any]] = [c.msg_id, c.error_try_times]
     if t.database.case_index == "column":
-        status = if_of_a_job(t, c, c.status)
-        add_generated(t, JOB_STATUS + t.spec.part, status, sa.SmallInteger())
+        status = tables.if_of_a_job(t, c, c.status)
+        add_generated(t, columns.JOB_STATUS + t.spec.part, status, sa.SmallInteger())
     if t.database.case_index == "function":  # an entry of only NULLs is not in an index
-        keys = [if_of_a_job(t, c, key) for key in keys]
-    option = t.database.index_where(of_a_job(t, c))
-    sa.Index(t.spec.index_name(JOB), c.job_id, job_status(t, c), *keys, **option)
+        keys = [tables.if_of_a_job(t, c, key) for key in keys]
+    option = t.database.index_where(tables.of_a_job(t, c))
+    sa.Index(t.spec.index_name(columns.JOB), c.job_id, tables.job_status(t, c), *keys, **option)

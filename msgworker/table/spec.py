@@ -13,10 +13,10 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement
 from sqlalchemy.types import TypeEngine
 
-from msgworker import db
 from msgworker.config import MAX_TRIES, nearest
 from msgworker.config.values import MAX_WHERE_TEXT, WhereValue, as_where, checked_zone
-from msgworker.db import Database
+from msgworker.db.database import Database
+from msgworker.db.types import plain_text
 from msgworker.errors import ConfigError
 from msgworker.table.columns import (
     BESIDE,
@@ -113,7 +113,7 @@ def where_columns(
     kinds: dict[type, TypeEngine[Any]] = {
         bool: sa.Boolean() if database.booleans else sa.SmallInteger(),
         int: sa.BigInteger(),
-        str: db.plain_text(MAX_WHERE_TEXT),
+        str: plain_text(MAX_WHERE_TEXT),
     }
     for column, values in where:
         some = next((value for value in values if value is not None), "")

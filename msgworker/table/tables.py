@@ -14,22 +14,13 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, FromClause
 from sqlalchemy.types import TypeEngine
 
-from msgworker import db
-from msgworker.db import Database, Instants, KeyText, has_come, now, now_plus, written
+from msgworker.db.catalogue import Policies
+from msgworker.db.clock import Instants, has_come, now, now_plus, written
+from msgworker.db.database import Database
+from msgworker.db.types import AnyText, ColumnLimit, KeyText, in_json, is_own_enum
 from msgworker.message import Status, ends_at
 from msgworker.payload import fitting
-from msgworker.table.columns import (
-    HELD_KEY,
-    JOB,
-    JOB_STATUS,
-    MAX_ERROR,
-    MOST_PRIORITY,
-    SLICES,
-    UNIQUE,
-    URGENT,
-    URGENT_RANK,
-    Cols,
-)
+from msgworker.table import columns
 from msgworker.table.spec import MessageTable, Where, one_of
 
 ONE: ColumnElement[int] = sa.literal_column("1")
@@ -46,7 +37,7 @@ def text_lit(text: str) -> ColumnElement[str]:
     return sa.literal(text, sa.String(), literal_execute=True)
 
 
-def generated(c: Cols, name: str) -> ColumnElement[Any]:
+def generated(c: columns.Cols, name: str) -> ColumnElement[Any]:
     """One of our generated columns, which some databases need for indexes, of the source of `c`."""
     source: FromClause = c.msg_id.table
     found: ColumnElement[Any] = source.c[name]
@@ -54,7 +45,7 @@ def generated(c: Cols, name: str) -> ColumnElement[Any]:
 
 
 def index_key(
-    t: Tables, c: Cols, plain: ColumnElement[Any], hidden: str, case: ColumnElement[Any]
+    t: Tables, c: columns.Cols, plain: ColumnElement[Any], hidden: str, case: ColumnElement[Any]
 ) -> ColumnElement[Any]:
     """The key of an index: the `plain` column where an index can be partial; else a CASE, which is
     NULL for all other rows, in the generated column `hidden` or of its own."""
@@ -72,29 +63,29 @@ def index_key(
 
 def prioritized(t: Tables) -> bool:
     """Whether the table has the column of priorities and its index."""
-    return t.has("priority") and t.has_index(URGENT)
+    return t.has("priority") and t.has_index(columns.URGENT)
 
 
-def priority_of(c: Cols) -> ColumnElement[Any]:
+def priority_of(c: columns.Cols) -> ColumnElement[Any]:
     """The priority of a row; what is none counts as 0."""
     return sa.case((_has_priority(c), c.priority), else_=ZERO)
 
 
-def rank_of(t: Tables, c: Cols) -> ColumnElement[Any]:
+def rank_of(t: Tables, c: columns.Cols) -> ColumnElement[Any]:
     """The priority, negated, so that the highest comes first; as in the index, where its key is a
     CASE."""
     assert c.priority is not None
-    hidden = URGENT_RANK + t.spec.part + t.spec.rule
+    hidden = columns.URGENT_RANK + t.spec.part + t.spec.rule
     return index_key(t, c, -c.priority, hidden, urgent_rank(t, c))
 
 
-def urgent_rank(t: Tables, c: Cols) -> ColumnElement[Any]:
+def urgent_rank(t: Tables, c: columns.Cols) -> ColumnElement[Any]:
     """`rank_of` as a CASE: NULL for all rows that are not in the index."""
     assert c.priority is not None
     return sa.case((_urgent(t, c), -c.priority))
 
 
-def urgent_order(t: Tables, c: Cols) -> tuple[ColumnElement[Any], ColumnElement[Any]]:
+def urgent_order(t: Tables, c: columns.Cols) -> tuple[ColumnElement[Any], ColumnElement[Any]]:
     """The keys of the index `urgent`."""
     if t.database.partial_indexes:  # of columns alone: tools do not read indexes on expressions
         assert c.priority is not None
@@ -103,7 +94,7 @@ def urgent_order(t: Tables, c: Cols) -> tuple[ColumnElement[Any], ColumnElement[
 
 
 def urgent_behind(
-    t: Tables, c: Cols, rank: ColumnElement[int], msg_id: ColumnElement[int]
+    t: Tables, c: columns.Cols, rank: ColumnElement[int], msg_id: ColumnElement[int]
 ) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
     """The rows behind this one in the order of the index `urgent`."""
     own = _msg_id(t, c)
@@ -115,7 +106,7 @@ def urgent_behind(
     return key >= rank, sa.or_(key > rank, own > msg_id)
 
 
-def urgent_rows(t: Tables, c: Cols) -> ColumnElement[bool]:
+def urgent_rows(t: Tables, c: columns.Cols) -> ColumnElement[bool]:
     """The rows of the index `urgent`, as a query by it selects them."""
     if not t.database.partial_indexes:
         return rank_of(t, c).is_not(None)
@@ -123,12 +114,12 @@ def urgent_rows(t: Tables, c: Cols) -> ColumnElement[bool]:
     return sa.case((_urgent(t, c), ONE), else_=ZERO) == ONE
 
 
-def _msg_id(t: Tables, c: Cols) -> ColumnElement[int]:
+def _msg_id(t: Tables, c: columns.Cols) -> ColumnElement[int]:
     """A CASE too where the rank is one, because an entry of only NULLs is not in an index."""
     return sa.case((_urgent(t, c), c.msg_id)) if t.database.case_index == "function" else c.msg_id
 
 
-def _urgent(t: Tables, c: Cols) -> ColumnElement[bool]:
+def _urgent(t: Tables, c: columns.Cols) -> ColumnElement[bool]:
     # As `claimable`, but in the words of the indexes that are there: a query must repeat them.
     free = sa.or_(
         c.status == lit(Status.NEW), sa.and_(c.status == lit(Status.FAILED), t.tries_left(c))
@@ -137,10 +128,10 @@ def _urgent(t: Tables, c: Cols) -> ColumnElement[bool]:
     return t.within(c, sa.and_(free, _has_priority(c), *waits))
 
 
-def _has_priority(c: Cols) -> ColumnElement[bool]:
+def _has_priority(c: columns.Cols) -> ColumnElement[bool]:
     """Between two numbers, because a text and NaN are greater than any."""
     assert c.priority is not None
-    return c.priority.between(ONE, lit(MOST_PRIORITY))
+    return c.priority.between(ONE, lit(columns.MOST_PRIORITY))
 
 
 # --- Unique keys: which rows hold theirs, and the unique index that enforces it for all producers.
@@ -155,12 +146,12 @@ KEY_COLUMNS = ("unique_key", "unique_kept", "finished_at")
 
 
 def unique_index_name(t: Tables) -> str:
-    return t.spec.index_name(UNIQUE)
+    return t.spec.index_name(columns.UNIQUE)
 
 
 def enforces_keys(t: Tables) -> bool:
     """Whether the table has the columns of keys and their index."""
-    return takes_keys(t) and t.has_index(UNIQUE)
+    return takes_keys(t) and t.has_index(columns.UNIQUE)
 
 
 def takes_keys(t: Tables) -> bool:
@@ -169,7 +160,7 @@ def takes_keys(t: Tables) -> bool:
     return not t.database.partitioned and all(map(t.has, KEY_COLUMNS))
 
 
-def key_counts(t: Tables, c: Cols) -> ColumnElement[bool]:
+def key_counts(t: Tables, c: columns.Cols) -> ColumnElement[bool]:
     """The row holds its key, if it has one: the predicate of the index."""
     assert c.unique_key is not None
     assert c.unique_kept is not None
@@ -180,14 +171,14 @@ def key_counts(t: Tables, c: Cols) -> ColumnElement[bool]:
     return t.within(c, sa.and_(c.unique_key.is_not(None), held))
 
 
-def held_key(t: Tables, c: Cols) -> ColumnElement[Any]:
+def held_key(t: Tables, c: columns.Cols) -> ColumnElement[Any]:
     """The key of a row that holds it, as in the index."""
     assert c.unique_key is not None
     held = sa.case((key_counts(t, c), c.unique_key))
-    return index_key(t, c, c.unique_key, HELD_KEY + t.spec.part, held)
+    return index_key(t, c, c.unique_key, columns.HELD_KEY + t.spec.part, held)
 
 
-def holds_key(t: Tables, c: Cols, key: ColumnElement[Any]) -> list[ColumnElement[bool]]:
+def holds_key(t: Tables, c: columns.Cols, key: ColumnElement[Any]) -> list[ColumnElement[bool]]:
     """It is the row that holds this key."""
     mine = held_key(t, c) == key
     return [mine, key_counts(t, c)] if t.database.partial_indexes else [mine]
@@ -202,26 +193,26 @@ def holds_key(t: Tables, c: Cols, key: ColumnElement[Any]) -> list[ColumnElement
 
 def by_job(t: Tables) -> bool:
     """Whether the table has the column of jobs and their index."""
-    return t.has("job_id") and t.has_index(JOB)
+    return t.has("job_id") and t.has_index(columns.JOB)
 
 
-def job_status(t: Tables, c: Cols) -> ColumnElement[int]:
+def job_status(t: Tables, c: columns.Cols) -> ColumnElement[int]:
     """The status of a message that belongs to a job, as in the index."""
-    return index_key(t, c, c.status, JOB_STATUS + t.spec.part, if_of_a_job(t, c, c.status))
+    return index_key(t, c, c.status, columns.JOB_STATUS + t.spec.part, if_of_a_job(t, c, c.status))
 
 
-def job_msg_id(t: Tables, c: Cols) -> ColumnElement[int]:
+def job_msg_id(t: Tables, c: columns.Cols) -> ColumnElement[int]:
     """The msg_id of a message that belongs to a job, by which the index has those of a status."""
     return if_of_a_job(t, c, c.msg_id) if t.database.case_index == "function" else c.msg_id
 
 
-def of_a_job(t: Tables, c: Cols) -> ColumnElement[bool]:
+def of_a_job(t: Tables, c: columns.Cols) -> ColumnElement[bool]:
     """It belongs to a job: the predicate of the index."""
     assert c.job_id is not None
     return t.within(c, c.job_id.is_not(None))
 
 
-def if_of_a_job(t: Tables, c: Cols, value: ColumnElement[int]) -> ColumnElement[int]:
+def if_of_a_job(t: Tables, c: columns.Cols, value: ColumnElement[int]) -> ColumnElement[int]:
     """The value, NULL for all rows that are not in the index."""
     return sa.case((of_a_job(t, c), value))
 
@@ -230,7 +221,7 @@ def if_of_a_job(t: Tables, c: Cols, value: ColumnElement[int]) -> ColumnElement[
 
 R = TypeVar("R")
 AnyOrNone = TypeVar("AnyOrNone", str, str | None)
-Entries = tuple[Cols, str, ColumnElement[bool]]
+Entries = tuple[columns.Cols, str, ColumnElement[bool]]
 """Rows as an index has them: the columns, the suffix of its name, and the predicate."""
 
 
@@ -267,7 +258,7 @@ class Tables(ABC):
     doubtful: bool = False
     counts_ids: bool = True  # by the table's counter or identity; no trigger, sequence or producer
     reuses_ids: bool = False  # the id of a deleted last row is given to the next one
-    max_error: int = MAX_ERROR  # how many characters of an error are stored
+    max_error: int = columns.MAX_ERROR  # how many characters of an error are stored
     error_codec: str = ""  # see `error_text`
     own_codec: str = ""  # see `own_text`
     instants: Instants = field(default_factory=Instants)  # the range of `available_at`
@@ -278,9 +269,9 @@ class Tables(ABC):
     # Of row-level security: which rows this login sees and changes, and what they let it do; None =
     # there are none. own_policies: the same of the tables that instances need beside it.
     policies: tuple[str, str] | None = None
-    own_policies: tuple[db.Policies, ...] = ()
+    own_policies: tuple[Policies, ...] = ()
     # Sizes of columns that a producer fills, where they are less than what may be sent.
-    column_limits: tuple[db.ColumnLimit, ...] = ()
+    column_limits: tuple[ColumnLimit, ...] = ()
     id_types: tuple[type, ...] = (object,)  # of ids of objects that their column takes as they are
     max_headers: int = 0  # 0 = neither read nor written: tracing is off, or there is no column
     asks_jobs: bool = False  # a job is paused: candidates are asked for theirs
@@ -318,10 +309,10 @@ class Tables(ABC):
         """Whether a column of one of our own tables exists; see `lacking`."""
         return not self.lacking or f"{column.table.name}.{column.name}" not in self.lacking
 
-    def cols(self, source: FromClause | None = None) -> Cols:
+    def cols(self, source: FromClause | None = None) -> columns.Cols:
         """The columns by role, of the table or of an alias of it."""
         source = self.message if source is None else source
-        return Cols(**{role: source.c[name] for role, name in self.names.items()})
+        return columns.Cols(**{role: source.c[name] for role, name in self.names.items()})
 
     def hinted(self, query: sa.Select[Any], source: FromClause, suffix: str) -> sa.Select[Any]:
         """The query with a hint to read `source` by one of our indexes, if it exists."""
@@ -348,19 +339,19 @@ class Tables(ABC):
         if not self.database.json_lists:
             found = column.in_(sa.bindparam("mw_ids", expanding=True))
         else:
-            found = db.in_json(column, "mw_ids")
+            found = in_json(column, "mw_ids")
         if not self.where:
             return found
         source = column.table
         ours = getattr(source, "element", source) is self.message
         return self.within(self.cols(source), found) if ours else found
 
-    def within(self, c: Cols, which: ColumnElement[bool]) -> ColumnElement[bool]:
+    def within(self, c: columns.Cols, which: ColumnElement[bool]) -> ColumnElement[bool]:
         """Those of the rows that are messages: the `where` of the table. Every statement asks it of
         each source of messages, itself or in one of the predicates below."""
         return sa.and_(which, *self.is_message(c)) if self.where else which
 
-    def is_message(self, c: Cols) -> list[ColumnElement[bool]]:
+    def is_message(self, c: columns.Cols) -> list[ColumnElement[bool]]:
         """The `where` of the table as conditions; none without one."""
         source: FromClause = c.msg_id.table
         return [one_of(self.database, source.c[name], values) for name, values in self.where]
@@ -381,14 +372,14 @@ class Tables(ABC):
     # -- predicates; statuses are literals, because a partial index is used only if a query repeats
     # its predicate
 
-    def tries(self, c: Cols) -> ColumnElement[int]:
+    def tries(self, c: columns.Cols) -> ColumnElement[int]:
         """Failed tries; NULL, from a foreign producer, counts as 0."""
         return sa.func.coalesce(c.error_try_times, ZERO)
 
-    def tries_left(self, c: Cols) -> ColumnElement[bool]:
+    def tries_left(self, c: columns.Cols) -> ColumnElement[bool]:
         return self.tries(c) < lit(self.spec.max_tries)
 
-    def unfinished(self, c: Cols) -> ColumnElement[bool]:
+    def unfinished(self, c: columns.Cols) -> ColumnElement[bool]:
         """Holds back its successors: new, running, failed with tries left (block: also dead). A
         discarded message has one try more than there are, so it does not block: `ends_at`."""
         last = ends_at(self.spec.max_tries, self.spec.on_dead)
@@ -398,14 +389,14 @@ class Tables(ABC):
         )
         return self.within(c, found)
 
-    def claimable(self, c: Cols) -> ColumnElement[bool]:
+    def claimable(self, c: columns.Cols) -> ColumnElement[bool]:
         """May be claimed according to its own status."""
         return sa.or_(
             self.stands_at(c, Status.NEW),
             sa.and_(self.stands_at(c, Status.FAILED), self.tries_left(c)),
         )
 
-    def due(self, c: Cols) -> ColumnElement[bool]:
+    def due(self, c: columns.Cols) -> ColumnElement[bool]:
         """Past `available_at`, and older than the visibility delay."""
         parts: list[ColumnElement[bool]] = []
         if c.available_at is not None:
@@ -416,10 +407,10 @@ class Tables(ABC):
             parts.append(sa.or_(c.created_at.is_(None), old))  # from before the column was added
         return sa.and_(*parts) if parts else sa.true()
 
-    def running(self, c: Cols) -> ColumnElement[bool]:
+    def running(self, c: columns.Cols) -> ColumnElement[bool]:
         return self.within(c, c.status == lit(Status.PROCESSING))
 
-    def stands_at(self, c: Cols, status: Status) -> ColumnElement[bool]:
+    def stands_at(self, c: columns.Cols, status: Status) -> ColumnElement[bool]:
         """The status of rows that a statement names by primary key, in a form that implies the
         predicate of no partial index: for each of these rows a planner would read all entries of
         one that its statistics call empty, or that is full of dead ones."""
@@ -429,50 +420,50 @@ class Tables(ABC):
         above = lit(status + 1)
         return self.within(c, sa.and_(c.status > below, c.status < above))
 
-    def failed(self, c: Cols) -> ColumnElement[bool]:
+    def failed(self, c: columns.Cols) -> ColumnElement[bool]:
         """Failed or dead; the predicate of their index."""
         return self.within(c, c.status == lit(Status.FAILED))
 
-    def mine(self, c: Cols, me: ColumnElement[Any]) -> ColumnElement[bool]:
+    def mine(self, c: columns.Cols, me: ColumnElement[Any]) -> ColumnElement[bool]:
         """The fence, where rows are named by primary key: flagged, and by us. Without `claimed_by`
         only the status can be checked, and `same_tries`: each removal of a flag counts a try."""
         running = self.stands_at(c, Status.PROCESSING)
         return running if c.claimed_by is None else sa.and_(running, c.claimed_by == me)
 
-    def same_tries(self, c: Cols, counted: bool) -> list[ColumnElement[bool]]:
+    def same_tries(self, c: columns.Cols, counted: bool) -> list[ColumnElement[bool]]:
         """As many failed tries as `mw_tries` says; counted: False = no condition."""
         if not counted:
             return []
         return [self.tries(c) == sa.bindparam("mw_tries", type_=sa.Integer())]
 
-    def holds_or_waits(self, c: Cols) -> ColumnElement[bool]:
+    def holds_or_waits(self, c: columns.Cols) -> ColumnElement[bool]:
         """All but running messages without an object, which hold nothing back."""
         return sa.or_(c.object_id.is_not(None), c.status != lit(Status.PROCESSING))
 
-    def waits_for_no_instant(self, c: Cols) -> ColumnElement[bool]:
+    def waits_for_no_instant(self, c: columns.Cols) -> ColumnElement[bool]:
         open_ones = self.unfinished(c)
         return open_ones if c.available_at is None else sa.and_(open_ones, c.available_at.is_(None))
 
-    def in_slices(self, c: Cols) -> ColumnElement[bool]:
+    def in_slices(self, c: columns.Cols) -> ColumnElement[bool]:
         """Unfinished and not running: the predicate of the partial index of slices, in which moving
         a flag or writing an outcome changes nothing. Written in this form, no planner uses the
         indexes of open rows of all slices for it."""
         waits = sa.and_(self.unfinished(c), c.status != lit(Status.PROCESSING))
         return sa.case((waits, ONE), else_=ZERO) == ONE
 
-    def slice_value(self, c: Cols, role: str) -> ColumnElement[Any]:
+    def slice_value(self, c: columns.Cols, role: str) -> ColumnElement[Any]:
         """The slice of a row; NULL, from a foreign producer, counts as shard 0."""
         column = Tables.slice_key(self, c, role)
         return sa.func.coalesce(column, ZERO) if role == "shard" else column
 
-    def object_is_running(self, of: Cols) -> ColumnElement[bool]:
+    def object_is_running(self, of: columns.Cols) -> ColumnElement[bool]:
         """Another row of the object is flagged."""
         source = self.message.alias("r")
         match = self.runs(self.cols(source), self.object_key(of))
         found = self.hinted(sa.select(ONE), source, "guard").where(match)
         return sa.and_(of.object_id.is_not(None), sa.exists(self.row_by_row(found)))
 
-    def earlier_unfinished(self, of: Cols) -> ColumnElement[bool]:
+    def earlier_unfinished(self, of: columns.Cols) -> ColumnElement[bool]:
         """A lower message of the object is unfinished: the row is not the head."""
         source = self.message.alias("e")
         other = self.cols(source)
@@ -538,81 +529,81 @@ class Tables(ABC):
     def key_type(self) -> TypeEngine[Any]:
         """The type of `open_object`, for cursors."""
         kind = self.object_type
-        is_text = isinstance(kind, sa.String | KeyText) and not db.is_own_enum(kind)
-        return db.AnyText() if is_text else kind
+        is_text = isinstance(kind, sa.String | KeyText) and not is_own_enum(kind)
+        return AnyText() if is_text else kind
 
-    def object_key(self, c: Cols) -> ColumnElement[Any]:
+    def object_key(self, c: columns.Cols) -> ColumnElement[Any]:
         """`object_id` as in `open_object` and the guard."""
         return c.object_id
 
-    def running_object(self, c: Cols) -> ColumnElement[Any]:
+    def running_object(self, c: columns.Cols) -> ColumnElement[Any]:
         """`object_id` of the running row as in the guard."""
         return c.object_id
 
-    def runs(self, c: Cols, key: Any) -> ColumnElement[bool]:
+    def runs(self, c: columns.Cols, key: Any) -> ColumnElement[bool]:
         """It is the running row of the object with this key."""
         return sa.and_(c.object_id == key, self.running(c))
 
-    def open_object(self, c: Cols) -> ColumnElement[Any]:
+    def open_object(self, c: columns.Cols) -> ColumnElement[Any]:
         """`object_id` of unfinished rows as in the object index."""
         return c.object_id
 
-    def open_msg_id(self, c: Cols) -> ColumnElement[int]:
+    def open_msg_id(self, c: columns.Cols) -> ColumnElement[int]:
         """`msg_id` as in the object index."""
         return c.msg_id
 
-    def open_rows(self, c: Cols) -> ColumnElement[bool]:
+    def open_rows(self, c: columns.Cols) -> ColumnElement[bool]:
         """The predicate that lets a query use the object index: of rows without an object, those
         that do not run."""
         return sa.and_(self.unfinished(c), self.holds_or_waits(c))
 
-    def running_rows(self, c: Cols, d: Cols) -> Sequence[Entries]:
+    def running_rows(self, c: columns.Cols, d: columns.Cols) -> Sequence[Entries]:
         """How all running rows are found: by `c`, and by `d` too where it takes two queries; the
         index and the predicate of each."""
         return ((c, "guard", self.running(c)),)
 
-    def all_open(self, c: Cols, d: Cols) -> Sequence[Entries]:
+    def all_open(self, c: columns.Cols, d: columns.Cols) -> Sequence[Entries]:
         """How all unfinished rows are found, as in `running_rows`."""
         return (c, "object", self.open_rows(c)), self._running_alone(d)
 
-    def _running_alone(self, d: Cols) -> Entries:
+    def _running_alone(self, d: columns.Cols) -> Entries:
         return d, "guard", sa.and_(self.running(d), d.object_id.is_(None))
 
     def between_objects(self, key: ColumnElement[Any]) -> ColumnElement[bool]:
         """The entries of the object index that have an object, by its key, as ranges."""
         return key.is_not(None)
 
-    def without_object(self, c: Cols, d: Cols) -> Sequence[Entries]:
+    def without_object(self, c: columns.Cols, d: columns.Cols) -> Sequence[Entries]:
         """How all unfinished rows without an object are found, as in `running_rows`."""
         waits = sa.and_(*self.waiting_without_object(c))
         return (c, "object", waits), self._running_alone(d)
 
-    def waiting_without_object(self, c: Cols) -> Sequence[ColumnElement[bool]]:
+    def waiting_without_object(self, c: columns.Cols) -> Sequence[ColumnElement[bool]]:
         """The entries of the object index that have no object, and do not run."""
         return self.open_rows(c), c.object_id.is_(None)
 
-    def due_rows(self, c: Cols) -> Sequence[ColumnElement[bool]]:
+    def due_rows(self, c: columns.Cols) -> Sequence[ColumnElement[bool]]:
         """The predicate that lets a query use the index of rows that wait for an instant."""
         return (self.unfinished(c),)
 
-    def oldest_key(self, c: Cols) -> ColumnElement[Any]:
+    def oldest_key(self, c: columns.Cols) -> ColumnElement[Any]:
         """The key of the index of open rows by age."""
         return c.msg_id
 
-    def oldest_rows(self, c: Cols) -> ColumnElement[bool]:
+    def oldest_rows(self, c: columns.Cols) -> ColumnElement[bool]:
         """Open rows that do not wait for an instant, as in `open_rows`; the predicate of the index
         by age."""
         return sa.and_(self.waits_for_no_instant(c), self.holds_or_waits(c))
 
-    def failed_key(self, c: Cols) -> ColumnElement[Any]:
+    def failed_key(self, c: columns.Cols) -> ColumnElement[Any]:
         """The key of the index of failed rows: `msg_id`, or NULL for every other row."""
         return c.msg_id
 
-    def failed_rows(self, c: Cols) -> ColumnElement[bool]:
+    def failed_rows(self, c: columns.Cols) -> ColumnElement[bool]:
         """Failed and dead rows, as a query by their index selects them."""
         return self.failed(c)
 
-    def slice_key(self, c: Cols, role: str) -> ColumnElement[Any]:
+    def slice_key(self, c: columns.Cols, role: str) -> ColumnElement[Any]:
         """The column of a slice as in its index."""
         column: ColumnElement[Any] | None = getattr(c, role)
         assert column is not None
@@ -623,14 +614,14 @@ class Tables(ABC):
         table of others has NULL there."""
         return role == "shard" and not self.spec.is_default
 
-    def slice_entries(self, c: Cols, role: str) -> Sequence[ColumnElement[bool]]:
+    def slice_entries(self, c: columns.Cols, role: str) -> Sequence[ColumnElement[bool]]:
         """What a query by slice and object asks besides for the index of a slice."""
         return (self.slice_rows(c, role),)
 
-    def slice_without_object(self, c: Cols, role: str) -> Sequence[ColumnElement[bool]]:
+    def slice_without_object(self, c: columns.Cols, role: str) -> Sequence[ColumnElement[bool]]:
         """The entries of the index of a slice that have no object, and do not run."""
         return self.slice_rows(c, role), c.object_id.is_(None)
 
-    def slice_rows(self, c: Cols, role: str) -> ColumnElement[bool]:
+    def slice_rows(self, c: columns.Cols, role: str) -> ColumnElement[bool]:
         """The predicate that lets a query use the index of a slice."""
-        return self.in_slices(c) if self.has_index(SLICES[role]) else self.open_rows(c)
+        return self.in_slices(c) if self.has_index(columns.SLICES[role]) else self.open_rows(c)

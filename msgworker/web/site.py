@@ -23,10 +23,12 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import BaseRoute, Route
 from starlette.types import Scope
 
-from msgworker import __version__, db
+from msgworker import __version__
 from msgworker.commands import command, proposed
 from msgworker.coordination.centres import LazyCentre
-from msgworker.db import Attempt
+from msgworker.db import errors
+from msgworker.db.connections import Attempt, refusal, watch
+from msgworker.db.errors import masked, secrets_of
 from msgworker.errors import (
     DatabaseUnavailable,
     MsgworkerError,
@@ -36,18 +38,9 @@ from msgworker.metrics.exposition import Scrapes
 from msgworker.ops import Ops
 from msgworker.queries.counts import Overview
 from msgworker.store.bounded import Capped
-from msgworker.web import shown
+from msgworker.web import shown, threads
 from msgworker.web.access import Door, Network, Viewer, client_of
 from msgworker.web.sessions import Role, Session, Sessions, cookies_of, is_secure
-from msgworker.web.threads import (
-    Busy,
-    ReadErrors,
-    ReadThreads,
-    RunningWrites,
-    Sharing,
-    Watch,
-    key_of,
-)
 
 if TYPE_CHECKING:
     from msgworker import App
@@ -218,18 +211,18 @@ class Site:
         self.scrapes = Scrapes(app, lambda: app.ops)
         self.badges = Badges()
         self.elsewhere = options.elsewhere
-        self.secrets = db.secrets_of(app.engine.url)
+        self.secrets = secrets_of(app.engine.url)
         if self.elsewhere is not None:
             self.secrets = {*self.secrets, *self.elsewhere.secrets}
-        db.watch(app.engine)
-        self._watch = Watch()
-        self.threads = ReadThreads(THREADS, self._watch, options.deadline + 1)
+        watch(app.engine)
+        self._watch = threads.Watch()
+        self.threads = threads.ReadThreads(THREADS, self._watch, options.deadline + 1)
         self._waiting = 0
         self._counts = 0
-        self._shared, self._steady = Sharing(SHARED_MOST), Sharing(SHARED_MOST)
-        self.sections = Sharing(SECTIONS_MOST)
-        self.writes = RunningWrites(self._why, self._watch)
-        self.read_errors = ReadErrors(app.engine, self.without, options.deadline)
+        self._shared, self._steady = threads.Sharing(SHARED_MOST), threads.Sharing(SHARED_MOST)
+        self.sections = threads.Sharing(SECTIONS_MOST)
+        self.writes = threads.RunningWrites(self._why, self._watch)
+        self.read_errors = threads.ReadErrors(app.engine, self.without, options.deadline)
         self.templates = environment(self.without)
         self.starlette: Starlette
 
@@ -264,7 +257,7 @@ class Site:
         nothing after that, and the answer says how much is done.
         """
         if self._waiting >= WAITING:
-            raise Busy("too many requests wait for the database; try again")
+            raise threads.Busy("too many requests wait for the database; try again")
         self._waiting += 1
         limit = self.options.deadline
         attempt, call = Attempt(limit), functools.partial(fn, *args, **kwargs)
@@ -286,7 +279,7 @@ class Site:
     async def count(self, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """`ask` for a dry run; raises HTTPException 503 if too many count."""
         if self._counts >= MOST_COUNTS:
-            raise Busy(f"{self._counts} dry runs count at this moment; try again")
+            raise threads.Busy(f"{self._counts} dry runs count at this moment; try again")
         self._counts += 1
         try:
             return await self.ask(fn, *args, **kwargs)
@@ -297,7 +290,7 @@ class Site:
         """`ask`, shared: those who look at the same within 2 s get one answer. For reads whose
         arguments are hashable and whose result no caller changes."""
         call = functools.partial(fn, *args, **kwargs)
-        return await self._shared.get(key_of(call), SHARED_SECONDS, lambda: self.ask(call))
+        return await self._shared.get(threads.key_of(call), SHARED_SECONDS, lambda: self.ask(call))
 
     async def overview(self) -> Overview:
         """`ops.overview`, shared; the numbers beside the names of pages are of it."""
@@ -308,7 +301,7 @@ class Site:
     async def look_steadily(self, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """The same for 20 s, whatever has changed meanwhile."""
         call = functools.partial(fn, *args, **kwargs)
-        return await self._steady.get(key_of(call), STEADY_SECONDS, lambda: self.ask(call))
+        return await self._steady.get(threads.key_of(call), STEADY_SECONDS, lambda: self.ask(call))
 
     def forget(self, *, steady: bool = False) -> None:
         """Drop shared answers, because they are out of date. steady: also those kept for 20 s."""
@@ -319,12 +312,12 @@ class Site:
     def _why(self, error: BaseException) -> str:
         """Why a write failed; which right the login lacks, if that is it."""
         if isinstance(error, DBAPIError):
-            error = db.refusal(self.app.engine, error)
+            error = refusal(self.app.engine, error)
         return self.without(str(error))
 
     def without(self, text: str) -> str:
         """The text without the secrets of the database's URL."""
-        return db.without(text, self.secrets)
+        return errors.without(text, self.secrets)
 
     # ------------------------------------------------------------ who
 
@@ -463,7 +456,7 @@ class Site:
     @property
     def place(self) -> str:
         """The table and its database, without secrets."""
-        return f"{self.app.table.name} in {db.masked(self.app.engine.url)}"
+        return f"{self.app.table.name} in {masked(self.app.engine.url)}"
 
 
 def route_of(scope: Scope) -> str:

@@ -22,16 +22,11 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 
-from msgworker import db
+from msgworker import errors
 from msgworker.counted import plural
-from msgworker.db import Attempt, AttemptCancelled, Left
-from msgworker.errors import (
-    ConfigError,
-    DatabaseUnavailable,
-    MsgworkerError,
-    SchemaError,
-    TookTooLong,
-)
+from msgworker.db.connections import Attempt, AttemptCancelled, Left, refusal
+from msgworker.db.database import Trouble
+from msgworker.db.errors import is_overtime, trouble
 from msgworker.logs import Said, logger
 from msgworker.ops.results import OnProgress, Progress, Repaired
 from msgworker.web import shown
@@ -73,7 +68,7 @@ class ReadErrors:
         """What a request gets: 503 if the database cannot be used or is too slow, 400 for a
         ConfigError, which is about a value that was given; None = it is a fault of ours. left: of
         the attempt that has failed."""
-        if isinstance(error, ConfigError):
+        if isinstance(error, errors.ConfigError):
             return HTTPException(400, self._without(str(error)))
         found = self._trouble(error)
         if found is not None:
@@ -84,15 +79,17 @@ class ReadErrors:
 
     def _trouble(self, error: Exception) -> HTTPException | None:
         of_database = isinstance(error, DBAPIError | PoolTimeout)
-        if isinstance(error, TimeoutError | TookTooLong) or (of_database and db.is_overtime(error)):
+        if isinstance(error, TimeoutError | errors.TookTooLong) or (
+            of_database and is_overtime(error)
+        ):
             return Busy(f"the database did not answer within {self._seconds:g} s")
-        if isinstance(error, DatabaseUnavailable | SchemaError):
+        if isinstance(error, errors.DatabaseUnavailable | errors.SchemaError):
             return HTTPException(503, self._without(str(error)))
         if not of_database:
             return None
-        if db.trouble(error) is db.Trouble.AGAIN:
+        if trouble(error) is Trouble.AGAIN:
             return Busy("the database is busy; try again")
-        return HTTPException(503, self._without(str(db.refusal(self._engine, error))))
+        return HTTPException(503, self._without(str(refusal(self._engine, error))))
 
     @property
     def summary(self) -> str:
@@ -410,7 +407,7 @@ class RunningWrites:
             by = "its viewer" if write.ending.is_set() else "its deadline"
             by = "the stop of the dashboard" if self._closed else by
             log.warning("%s was ended by %s%s", write.title, by, _rest(write))
-        except (MsgworkerError, SQLAlchemyError) as error:
+        except (errors.MsgworkerError, SQLAlchemyError) as error:
             write.error = self._words(error)
             extra = {"event": Said.WEB_FAILED}
             log.warning("%s failed: %s", write.title, write.error, extra=extra)

@@ -23,7 +23,7 @@ from sqlalchemy.engine import make_url
 
 from msgworker import App, Job, MessageTable
 from msgworker.store import tries
-from msgworker.table import JOB_TABLE
+from msgworker.table.build import JOB_TABLE
 from proof import history
 from proof.crash import nursery
 from proof.crash.batch_witness import tell_of_batches

@@ -15,7 +15,8 @@ from sqlalchemy.engine import make_url
 from tenacity.wait import wait_none
 
 from msgworker import App
-from msgworker.db import Trouble, trouble
+from msgworker.db.database import Trouble
+from msgworker.db.errors import trouble
 from msgworker.errors import DatabaseUnavailable, MsgworkerError, SchemaError
 from proof.crash.consumer import COUNTERS
 from proof.crash.fleet import Trial, finish

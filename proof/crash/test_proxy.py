@@ -9,7 +9,8 @@ from typing import Any, Literal
 import pytest
 import sqlalchemy as sa
 
-from msgworker.db import Trouble, trouble
+from msgworker.db.database import Trouble
+from msgworker.db.errors import trouble
 from tests.plugin import Database
 from tests.support.proxy import Proxy
 

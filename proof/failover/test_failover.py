@@ -15,7 +15,10 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App
-from msgworker.db import Trouble, open_engine, refuse_standby, trouble
+from msgworker.db.database import Trouble
+from msgworker.db.engine import open_engine
+from msgworker.db.errors import trouble
+from msgworker.db.servers import refuse_standby
 from msgworker.errors import DatabaseUnavailable
 from msgworker.instance.connections import Connections
 from proof import pairs

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from msgworker.db import Trouble, open_engine, refuse_standby, trouble
+from msgworker.db.database import Trouble
+from msgworker.db.engine import open_engine
+from msgworker.db.errors import trouble
+from msgworker.db.servers import refuse_standby
 from msgworker.errors import DatabaseUnavailable
 from msgworker.instance.connections import Connections
 from proof.failover.work import app_of, mended, rows, send, working

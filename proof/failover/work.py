@@ -9,7 +9,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from msgworker import App, Worker
-from msgworker.db import Trouble, trouble
+from msgworker.db.database import Trouble
+from msgworker.db.errors import trouble
 from tests.engines import plain_engine
 from tests.support.waiting import until
 

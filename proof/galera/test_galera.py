@@ -16,7 +16,9 @@ import sqlalchemy as sa
 
 from msgworker import App, ConfigError
 from msgworker.app import setup_of
-from msgworker.db import Trouble, database_of, open_engine, trouble
+from msgworker.db.database import Trouble, database_of
+from msgworker.db.engine import open_engine
+from msgworker.db.errors import trouble
 from msgworker.instance.instance import Instance
 from msgworker.limit import Limit
 from msgworker.schema import rule

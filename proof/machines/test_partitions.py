@@ -37,7 +37,7 @@ from msgworker.coordination import lease as lease_module
 from msgworker.coordination import partitions as partitions_module
 from msgworker.coordination.partitions import Member
 from msgworker.instance.state import InstanceView
-from msgworker.table import tables_for
+from msgworker.table.build import tables_for
 from msgworker.testing import Clock
 from proof.machines.machines import LONG_RUNS, forget_locks, run
 

@@ -33,7 +33,7 @@ from msgworker.errors import LocksUnavailable
 from msgworker.instance.state import InstanceView
 from msgworker.store import claim, slices
 from msgworker.store.slices import Place
-from msgworker.table import Slice
+from msgworker.table.columns import Slice
 from msgworker.testing import Clock
 from proof.machines.machines import LONG_RUNS, forget_locks, run
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgworker.db import Trouble
+from msgworker.db.database import Trouble
 
 MEANINGS = {
     Trouble.RACE: "ORA-00001",

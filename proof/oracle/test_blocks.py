@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App
-from msgworker.db import of
+from msgworker.db.database import of
 from msgworker.message import Settled, Settlement
 from msgworker.store import settle
 from proof.oracle.faults import faults

@@ -6,7 +6,8 @@ import oracledb
 import pytest
 import sqlalchemy as sa
 
-from msgworker.db import Trouble, no_connection_left, trouble, violates
+from msgworker.db.database import Trouble
+from msgworker.db.errors import no_connection_left, trouble, violates
 from proof.oracle.codes import ALL, CxDetails
 from proof.oracle.errors import by_name
 

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App
-from msgworker.db import exact
+from msgworker.db.types import exact
 from msgworker.doctor import Severity
 from proof.oracle import standins
 from proof.oracle.mariadb import prepared

@@ -18,12 +18,12 @@ from typing import Any, Literal, Protocol
 import sqlalchemy as sa
 
 from msgworker import App, Context, Message
-from msgworker.db import Trouble, trouble
+from msgworker.db.database import Trouble
+from msgworker.db.errors import trouble
 from msgworker.errors import MsgworkerError
 from msgworker.ops.results import Repaired
 from msgworker.store import lease
-from msgworker.table import JOB_TABLE, OWN, PAUSE, SCHEDULE
-from msgworker.table.build import LEASE
+from msgworker.table.build import JOB_TABLE, LEASE, OWN, PAUSE, SCHEDULE
 from tests.ready import EFFECTS
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, put
 from tests.support.timers import timer

@@ -8,7 +8,7 @@ from typing import Any
 import cx_Oracle
 import sqlalchemy as sa
 
-from msgworker.db import trouble
+from msgworker.db.errors import trouble
 from proof.oracle.codes import ALL, CxDetails
 
 

@@ -14,16 +14,11 @@ import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
 from msgworker import App, ConfigError
-from msgworker.db import (
-    Trouble,
-    connecting,
-    deadline,
-    is_overtime,
-    open_engine,
-    same_database,
-    shares_sessions,
-    trouble,
-)
+from msgworker.db.connections import connecting, deadline
+from msgworker.db.database import Trouble
+from msgworker.db.engine import open_engine, same_database
+from msgworker.db.errors import is_overtime, trouble
+from msgworker.db.servers import shares_sessions
 from tests.engines import plain_engine
 from tests.servers import CannotHave, PgBouncer, running
 

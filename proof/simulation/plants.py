@@ -45,7 +45,9 @@ from msgworker.store import (
 from msgworker.store.candidates import Candidate
 from msgworker.store.rows import Bare, Row
 from msgworker.store.settle import OutOfDate, Share
-from msgworker.table import Cols, Tables, indexes, tables
+from msgworker.table import indexes, tables
+from msgworker.table.columns import Cols
+from msgworker.table.tables import Tables
 from proof.judge import Rule
 from proof.simulation.configs import CONFIGS
 from proof.simulation.process import RUN_LIMIT

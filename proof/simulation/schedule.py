@@ -37,7 +37,8 @@ from msgworker.store import (
     send,
     settle,
 )
-from msgworker.table import MessageTable, Tables
+from msgworker.table.spec import MessageTable
+from msgworker.table.tables import Tables
 from proof.history import DONE, FAILED, NEW, PROCESSING, Kind
 from proof.judge import JOB_OVER, Rule, Terms, Violation, check
 from proof.simulation.connections import Faults, deliver

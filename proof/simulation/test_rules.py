@@ -15,14 +15,16 @@ from typing import Any, TypeVar
 import pytest
 import sqlalchemy as sa
 
-from msgworker.db import DATABASES
+from msgworker.db.database import DATABASES
 from msgworker.errors import RuleChanged
 from msgworker.message import Outcome, Settlement
 from msgworker.schema import rule
 from msgworker.schema.rule import Answer, Rule
 from msgworker.store import candidates, change, claim, lease, recover, settle
 from msgworker.store.done import FlagMissing
-from msgworker.table import CANCEL, MessageTable, Tables, tables_for
+from msgworker.table.build import CANCEL, tables_for
+from msgworker.table.spec import MessageTable
+from msgworker.table.tables import Tables
 
 T = TypeVar("T")
 RULES = (Rule(3, "continue"), Rule(5, "continue"), Rule(2, "block"))

@@ -13,7 +13,7 @@ import pytest
 
 from msgworker import App
 from msgworker.cli.group import COMMANDS
-from msgworker.db import NAMES
+from msgworker.db.database import NAMES
 from tests.support.leases import registered
 from tests.support.programs import AT, Cli, dead, sql
 from tests.support.rows import edit

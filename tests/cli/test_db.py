@@ -17,7 +17,7 @@ from click.testing import Result
 from sqlalchemy.engine import URL, make_url
 
 from msgworker import App
-from msgworker.table import NEWEST
+from msgworker.table.build import NEWEST
 from tests.servers import MariaDB, PostgreSQL
 from tests.support.programs import AT, Cli
 from tests.upgrade import kept

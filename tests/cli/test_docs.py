@@ -21,7 +21,7 @@ from msgworker.cli.output import NothingMatched, Usage
 from msgworker.cli.work import unused
 from msgworker.config import SETTINGS, load
 from msgworker.errors import ExitCode
-from msgworker.table import VERSIONS
+from msgworker.table.build import VERSIONS
 from tests.support.programs import ROOT
 
 CLI = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")

@@ -11,10 +11,11 @@ import click
 import pytest
 import sqlalchemy as sa
 
-from msgworker import App, MessageTable, db
+from msgworker import App, MessageTable
 from msgworker.app import table_from
 from msgworker.cli import main
 from msgworker.config import load
+from msgworker.db.errors import secrets_of
 from msgworker.errors import ConfigError
 from tests.support.programs import Cli, environment
 
@@ -347,7 +348,7 @@ def test_short_values_of_unknown_options_stay_in_texts() -> None:
     url = (
         "postgresql://h/n?a=true&b=300000&options=-csearch_path=crm&sslpassword=abc&charset=utf8mb4"
     )
-    assert {text for text in db.secrets_of(url) if "%" not in text} == {
+    assert {text for text in secrets_of(url) if "%" not in text} == {
         "-csearch_path=crm",
         "abc",
     }
@@ -355,8 +356,8 @@ def test_short_values_of_unknown_options_stay_in_texts() -> None:
 
 def test_secrets_of_a_url() -> None:
     url = "postgresql://u:a%40b@h/n?sslpassword=q%20r&sslmode=require"
-    assert db.secrets_of(url) == {"a@b", "a%40b", "q r", "q%20r", "q+r"}
-    assert db.secrets_of("not a url") == set()
+    assert secrets_of(url) == {"a@b", "a%40b", "q r", "q%20r", "q+r"}
+    assert secrets_of("not a url") == set()
 
 
 def test_main_group_is_a_click_command() -> None:

@@ -26,7 +26,7 @@ from msgworker.cli.output import (
     print_table,
     visible,
 )
-from msgworker.db import without
+from msgworker.db.errors import without
 
 COLUMNS = (
     Column("ID", itemgetter(0), "right"),

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from tenacity.wait import wait_none
 
 from msgworker import App, Message, SchemaError
-from msgworker.db import DATABASES
+from msgworker.db.database import DATABASES
 from msgworker.doctor import Severity
 from tests.support.doctor import needed, run
 from tests.support.rows import Table

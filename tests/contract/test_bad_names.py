@@ -11,7 +11,8 @@ import sqlalchemy as sa
 from tenacity.wait import wait_none
 
 from msgworker import App, ConfigError, Context, Message, MessageTable, SchemaError
-from msgworker.table import BESIDE, own_tables
+from msgworker.table.build import own_tables
+from msgworker.table.columns import BESIDE
 from tests.support.ops import looks
 from tests.support.rows import send
 from tests.support.waiting import until

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from msgworker import App, ConfigError, MessageTable, Reject
 from msgworker.message import State
 from msgworker.ops.results import Why
-from msgworker.table import CANCEL
+from msgworker.table.build import CANCEL
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, Cut, cut_after, put, requested
 from tests.support.rows import Table, send
 

@@ -13,12 +13,12 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, MessageTable
-from msgworker.db import DATABASES
+from msgworker.db.database import DATABASES
 from msgworker.doctor import Finding, Severity
 from msgworker.errors import DatabaseUnavailable, SchemaError
 from msgworker.schema import apply
 from msgworker.schema.describe import COMPUTED_FROM
-from msgworker.table import tables_for
+from msgworker.table.build import tables_for
 from tests.support.doctor import needed, run
 from tests.support.rows import Table, send
 from tests.support.tables import make_table

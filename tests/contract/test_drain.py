@@ -19,7 +19,7 @@ from msgworker.instance.claiming.capacity import LaneLimit
 from msgworker.instance.liveness import recovery
 from msgworker.queries import messages
 from msgworker.store import lease, ranked, recover
-from msgworker.table import Tables
+from msgworker.table.tables import Tables
 from tests.support.leases import dead_holds, leases
 from tests.support.rounds import fetch
 from tests.support.rows import Table, send

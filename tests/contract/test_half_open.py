@@ -18,7 +18,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from msgworker import App, AsyncContext, Context, Message
 from msgworker.app import setup_of
-from msgworker.db import Trouble, trouble
+from msgworker.db.database import Trouble
+from msgworker.db.errors import trouble
 from msgworker.instance.connections import Connections
 from msgworker.instance.liveness import watchdog
 from msgworker.instance.liveness.watchdog import Watchdog

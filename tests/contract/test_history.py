@@ -17,7 +17,7 @@ from msgworker.instance.instance import Instance
 from msgworker.instance.liveness import housekeeper
 from msgworker.store import history
 from msgworker.store.history import Counts, Minute
-from msgworker.table import HISTORY, RAN_COUNTS, WAITED_COUNTS
+from msgworker.table.build import HISTORY, RAN_COUNTS, WAITED_COUNTS
 from tests.support.rounds import beat
 
 

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from msgworker import ConfigError, JobSealed, MessageTable, PayloadError, SchemaError
 from msgworker.app import setup_of
 from msgworker.cli.jobs import ways_of
-from msgworker.db import Trouble
+from msgworker.db.database import Trouble
 from msgworker.events import JobCompleted
 from msgworker.instance.instance import Instance
 from msgworker.instance.liveness import housekeeper as closing
@@ -23,7 +23,7 @@ from msgworker.ops.repairs import Repairs
 from msgworker.queries import jobs as progress
 from msgworker.queries.remaining import Left
 from msgworker.store import jobs
-from msgworker.table import JOB_TABLE
+from msgworker.table.build import JOB_TABLE
 from tests.engines import plain_engine
 from tests.support.databases import SQLITE
 from tests.support.leases import registered

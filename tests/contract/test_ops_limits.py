@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from msgworker import App, ConfigError
 from msgworker.errors import ExitCode
 from msgworker.queries.explain import Reason
-from msgworker.table import LIMIT
+from msgworker.table.build import LIMIT
 from tests.support.leases import registered
 from tests.support.ops import why
 from tests.support.rows import edit, send

@@ -99,7 +99,7 @@ def test_what_is_done_is_at_most_the_estimate_where_others_were_not_all_counted(
 
 def test_what_is_done_is_at_least_0_where_no_statistics_tell_it(app, monkeypatch):
     put(app, *[(None, DONE)] * 3, (None, NEW))
-    monkeypatch.setattr("msgworker.db.row_estimate", lambda *_: None)
+    monkeypatch.setattr("msgworker.queries.counts.row_estimate", lambda *_: None)
     monkeypatch.setattr(counts, "MOST", 2)
     assert {state: str(one) for state, one in app.ops.overview().counts.items()} == {
         State.NEW: "1",

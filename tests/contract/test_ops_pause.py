@@ -12,7 +12,8 @@ import sqlalchemy as sa
 from msgworker import App, ConfigError, Message, MessageTable, SchemaError
 from msgworker.app import setup_of
 from msgworker.coordination import Instance
-from msgworker.db import Trouble, trouble
+from msgworker.db.database import Trouble
+from msgworker.db.errors import trouble
 from msgworker.instance.claiming import capacity
 from msgworker.instance.instance import Instance as InstanceOf
 from msgworker.instance.liveness import requests

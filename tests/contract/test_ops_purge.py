@@ -15,7 +15,7 @@ from msgworker.ops import upkeep
 from msgworker.ops.operation import RecordedOperation
 from msgworker.ops.results import Why
 from msgworker.store import items, purge
-from msgworker.table import tables_for
+from msgworker.table.build import tables_for
 from tests.engines import plain_engine
 from tests.support.doctor import run
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, Cut, cut_after, put

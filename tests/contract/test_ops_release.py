@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from msgworker import App, ConfigError, Message, MessageTable, MsgworkerError, db
+from msgworker import App, ConfigError, Message, MessageTable, MsgworkerError
+from msgworker.db.database import At, of
 from msgworker.doctor import Severity
 from msgworker.ops import upkeep
 from msgworker.ops.results import Progress, Why
@@ -434,5 +435,5 @@ def let_ages_be_unknown(app: App) -> None:
     if app.engine.dialect.name == "sqlite":
         run(app, f"ALTER TABLE {name} DROP COLUMN created_at")
         run(app, f"ALTER TABLE {name} ADD COLUMN created_at TEXT")
-    where = db.At(app.engine.dialect, name, "created_at")
-    run(app, *db.of(app.engine).drop_not_null(where, kind))
+    where = At(app.engine.dialect, name, "created_at")
+    run(app, *of(app.engine).drop_not_null(where, kind))

@@ -13,7 +13,7 @@ from msgworker import schedules as pure
 from msgworker.config import load
 from msgworker.doctor import Severity
 from msgworker.store import schedules as store
-from msgworker.table import SCHEDULE
+from msgworker.table.build import SCHEDULE
 from tests.support.doctor import needed
 from tests.support.tables import topicless
 from tests.support.timers import clock, edit_row, put_back, rows, ticks_of, timer

@@ -7,8 +7,9 @@ import uuid
 import pytest
 import sqlalchemy as sa
 
-from msgworker import App, MessageTable, db
-from msgworker.db import DATABASES
+from msgworker import App, MessageTable
+from msgworker.db.catalogue import table_size
+from msgworker.db.database import DATABASES
 from msgworker.errors import DatabaseUnavailable, TookTooLong
 from msgworker.queries.counts import Sizes, TableSize
 from tests.oracle_lint import lint
@@ -66,14 +67,13 @@ def test_the_size_of_a_table_with_partitions_is_that_of_all_of_them(postgresql):
         ):
             conn.exec_driver_sql(text)
         sizes = [
-            db.table_size(conn, sa.Table(name, sa.MetaData()))
-            for name in ("kept", "kept_1", "kept_2")
+            table_size(conn, sa.Table(name, sa.MetaData())) for name in ("kept", "kept_1", "kept_2")
         ]
         whole, one, two = [size for size in sizes if size is not None]
         assert two[0] > one[0] > 0
         assert two[1] > one[1] > 0
         assert whole == (one[0] + two[0], one[1] + two[1])
-        assert db.table_size(conn, sa.Table("nothing", sa.MetaData())) is None
+        assert table_size(conn, sa.Table("nothing", sa.MetaData())) is None
 
 
 def test_sizes_of_a_locked_table_end_at_the_deadline(postgresql):

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from msgworker import App, Worker
-from msgworker.db import DATABASES
+from msgworker.db.database import DATABASES
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.outcome import DONE

@@ -18,7 +18,7 @@ from msgworker.instance.claiming.heads import SHARE, Wanted
 from msgworker.instance.claiming.search import TableSearch
 from msgworker.instance.state import Controls
 from msgworker.store import claim
-from msgworker.table import URGENT
+from msgworker.table.columns import URGENT
 from tests.support.databases import SQLITE
 from tests.support.flags import ME
 from tests.support.rounds import by_hand, fetch

@@ -14,7 +14,7 @@ from tenacity.wait import wait_none
 
 from msgworker import App, MessageTable
 from msgworker.app import setup_of
-from msgworker.db import DATABASES
+from msgworker.db.database import DATABASES
 from msgworker.errors import RuleChanged
 from msgworker.instance.instance import Instance
 from msgworker.ops.operation import RecordedOperation, Step

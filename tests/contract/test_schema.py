@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from msgworker import App, MessageTable
 from msgworker.errors import SchemaError
-from msgworker.table import Tables
+from msgworker.table.tables import Tables
 from tests.support.rows import Table, send
 from tests.support.waiting import in_thread
 

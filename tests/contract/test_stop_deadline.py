@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from msgworker import App, Context, Message, db
+from msgworker import App, Context, Message
+from msgworker.db.database import Trouble
+from msgworker.db.errors import trouble
 from msgworker.events import InstanceStopped
 from msgworker.instance import counting
 from msgworker.instance import instance as instance_module
@@ -121,7 +123,7 @@ def test_a_stop_ends_a_start_that_waits_for_a_lock(app, table, monkeypatch):
         starting.join()
         assert worker.instance_id is None
         conn.invalidate()  # until now it was held
-    assert [db.trouble(error) for error in errors] == [db.Trouble.LOST]
+    assert [trouble(error) for error in errors] == [Trouble.LOST]
     until(lambda: threads_of_ours() == [], "what it left has ended")
     worker.start()
     until(lambda: table.statuses == [2], "it is handled")

@@ -18,7 +18,7 @@ from msgworker.errors import DuplicateMessage
 from msgworker.events import ScheduleFailed, ScheduleFired, ScheduleReplaced, ScheduleSkipped
 from msgworker.message import State
 from msgworker.store import schedules as store
-from msgworker.table import SCHEDULE
+from msgworker.table.build import SCHEDULE
 from msgworker.testing import drain
 from tests.support.leases import registered
 from tests.support.rows import Table, edit, send

@@ -17,7 +17,7 @@ from msgworker import App, DuplicateMessage, MessageTable, Reject
 from msgworker.errors import ConfigError, SchemaError
 from msgworker.store import claim
 from msgworker.store.candidates import Candidate
-from msgworker.table import HELD_KEY, UNIQUE
+from msgworker.table.columns import HELD_KEY, UNIQUE
 from tests.engines import plain_engine
 from tests.support.databases import SQLITE
 from tests.support.flags import ME

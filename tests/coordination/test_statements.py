@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from msgworker import db
-from msgworker.db import DATABASES, NAMES, now_ms
+from msgworker.db.clock import now_ms
+from msgworker.db.connections import connecting
+from msgworker.db.database import DATABASES, NAMES
+from msgworker.db.engine import open_engine
 from msgworker.store import locks
-from msgworker.table import MessageTable, tables_for
+from msgworker.table.build import tables_for
+from msgworker.table.spec import MessageTable
 from tests.oracle_lint import lint
 
 
@@ -70,7 +73,7 @@ def test_the_database_tells_milliseconds_since_1970(database):
     query = sa.select(now_ms())
     if database.name == "oracle":
         query = query.select_from(sa.text("dual"))
-    with db.connecting(db.open_engine(engine)) as conn:
+    with connecting(open_engine(engine)) as conn:
         before = time.time() * 1000
         said = conn.scalar(query)
         after = time.time() * 1000

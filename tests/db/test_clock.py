@@ -13,9 +13,9 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, oracle
 
-from msgworker.db import (
-    DATABASES,
+from msgworker.db.clock import (
     UtcDateTime,
+    changes_of,
     created_default,
     has_come,
     instant_of,
@@ -25,13 +25,14 @@ from msgworker.db import (
     kept_as,
     now,
     now_plus,
+    offsets_of,
     read_instant,
     real_instant,
     seconds_since,
     utc_of,
     written,
 )
-from msgworker.db.clock import changes_of, offsets_of
+from msgworker.db.database import DATABASES
 from msgworker.db.types import OfDatabase
 from tests.servers import MariaDB, run, start
 

@@ -11,20 +11,19 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from msgworker import ConfigError
-from msgworker.db import (
-    AnyText,
+from msgworker.db.connections import connecting
+from msgworker.db.database import Trouble
+from msgworker.db.drivers import (
     QueryText,
-    Trouble,
-    beside,
     committing_each,
-    connecting,
     fetch_text,
     has_sent_nothing,
-    open_engine,
     saving,
     text_for,
-    trouble,
 )
+from msgworker.db.engine import beside, open_engine
+from msgworker.db.errors import trouble
+from msgworker.db.types import AnyText
 from tests.support.waiting import in_thread
 
 WAYS = {

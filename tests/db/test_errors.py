@@ -13,8 +13,19 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import StatementError
 
-from msgworker.db import Trouble, errors, is_of_the_session, no_connection_left, trouble, without
-from msgworker.db.errors import Failures, Fate, nothing, repeatable, until_known
+from msgworker.db import errors
+from msgworker.db.database import Trouble
+from msgworker.db.errors import (
+    Failures,
+    Fate,
+    is_of_the_session,
+    no_connection_left,
+    nothing,
+    repeatable,
+    trouble,
+    until_known,
+    without,
+)
 
 # --- What is sent, looked for and waited for until it is known what became of a commit.
 

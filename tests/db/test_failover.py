@@ -12,7 +12,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
 from msgworker import App, ConfigError
-from msgworker.db import Trouble, open_engine, succession_of, trouble
+from msgworker.db.database import Trouble
+from msgworker.db.engine import open_engine
+from msgworker.db.errors import trouble
+from msgworker.db.servers import succession_of
 from msgworker.instance.connections import Connections
 from tests.servers import free_port
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from msgworker.db import DATABASES, open_engine
+from msgworker.db.database import DATABASES
+from msgworker.db.engine import open_engine
 from msgworker.db.oracle import ROWS_AT_ONCE
 from tests.oracle_driver import Log
 

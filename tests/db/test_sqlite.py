@@ -17,8 +17,10 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
-from msgworker import App, ConfigError, Context, DatabaseUnavailable, Message, db
+from msgworker import App, ConfigError, Context, DatabaseUnavailable, Message
 from msgworker.db import sqlite
+from msgworker.db.database import Trouble, of
+from msgworker.db.errors import trouble
 from tests.support.waiting import in_thread
 
 HOLD_SECONDS, GAP_SECONDS = 0.02, 0.0005
@@ -52,7 +54,7 @@ def test_an_index_is_unique_by_its_statement_not_by_its_name(tmp_path: Path) -> 
         table.create(conn)
         conn.exec_driver_sql("CREATE INDEX a_unique ON t (a)")
         conn.exec_driver_sql("create unique index a_one ON t (a) WHERE a > 1")
-        found = db.of(conn).indexes_of(conn, table)
+        found = of(conn).indexes_of(conn, table)
     unique = {name: index.unique for name, index in found.items()}
     assert unique == {"sqlite_autoindex_t_1": True, "a_unique": False, "a_one": True}
 
@@ -111,7 +113,7 @@ def test_lock_that_is_held_too_long_is_an_error(
     with app.engine.connect() as conn:
         with pytest.raises(OperationalError, match="locked") as caught:
             conn.begin()
-        assert db.trouble(caught.value) is db.Trouble.AGAIN
+        assert trouble(caught.value) is Trouble.AGAIN
     holder.execute("COMMIT")
     with app.engine.begin() as conn:  # and the connection is good for use again
         app.send(conn, "any", None)

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker.config import Settings
-from msgworker.db import DATABASES
+from msgworker.db.database import DATABASES
 from msgworker.instance.connections import call_user
 from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.running.call import Caller
@@ -18,7 +18,8 @@ from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.state import Setup, Shared
 from msgworker.message import Message, Outcome
 from msgworker.store.rows import Row
-from msgworker.table import MessageTable, tables_for
+from msgworker.table.build import tables_for
+from msgworker.table.spec import MessageTable
 
 
 def test_a_handler_does_not_start_under_an_id_that_was_lost_since_its_thread_looked() -> None:

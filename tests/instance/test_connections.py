@@ -10,7 +10,8 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.db import Trouble, trouble
+from msgworker.db.database import Trouble
+from msgworker.db.errors import trouble
 from msgworker.errors import DatabaseUnavailable
 from msgworker.instance.connections import Connections, FairLock
 

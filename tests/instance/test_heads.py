@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from msgworker.db import DATABASES
+from msgworker.db.database import DATABASES
 from msgworker.instance.claiming.heads import (
     LEAST_ROWS,
     MOST_ROWS,
@@ -22,7 +22,8 @@ from msgworker.instance.claiming.heads import (
 )
 from msgworker.store.candidates import Candidate
 from msgworker.store.ranked import Ranked
-from msgworker.table import MessageTable, tables_for
+from msgworker.table.build import tables_for
+from msgworker.table.spec import MessageTable
 
 # --- Which rows of a look become candidates, without a database.
 

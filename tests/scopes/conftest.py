@@ -11,7 +11,7 @@ from msgworker import App, MessageTable
 from msgworker.coordination import DatabaseLocks
 from msgworker.coordination.centres import _Fixed
 from msgworker.instance.state import InstanceView, Scope, ScopeMember
-from msgworker.table import Slice
+from msgworker.table.columns import Slice
 
 SLICED = {"shard": "shard", "instance_type": "instance_type"}
 MakeApp = Callable[..., App]

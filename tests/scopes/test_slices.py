@@ -27,7 +27,7 @@ from msgworker.message import Outcome, Settlement
 from msgworker.schema import apply
 from msgworker.store import candidates, claim, done, slices
 from msgworker.store.slices import Place
-from msgworker.table import Slice
+from msgworker.table.columns import Slice
 from tests.scopes.conftest import MakeApp, Shards
 from tests.support.plans import plan_of
 from tests.support.rows import Table, edit, send

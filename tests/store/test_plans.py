@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from msgworker import App, MessageTable, db
+from msgworker import App, MessageTable
+from msgworker.db.database import DATABASES
 from msgworker.message import Outcome, Settlement
 from msgworker.schema import apply
 from msgworker.store import (
@@ -254,7 +255,7 @@ def test_flagging_reads_its_candidates_by_key_although_statistics_say_nothing_wa
         candidates = [Candidate(i, None, 0, 0, 0, "t", 1, None) for i in ids]
         t = app.tables
         with app.engine.connect() as conn:
-            conn.exec_driver_sql(db.DATABASES["postgresql"].tuned[0])  # type: ignore[index]
+            conn.exec_driver_sql(DATABASES["postgresql"].tuned[0])  # type: ignore[index]
             sent: list[Any] = []
             sa.event.listen(conn, "before_cursor_execute", lambda *a: sent.append(a[2:4]))
             assert len(claim.flag(conn, t, candidates, me="me")) == 100

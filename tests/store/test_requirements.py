@@ -10,11 +10,11 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql
 
 from msgworker import MessageTable
-from msgworker.db import DATABASES, NAMES
+from msgworker.db.database import DATABASES, NAMES
 from msgworker.schema import describe, requirements
 from msgworker.schema.describe import Check, Column, Live
 from msgworker.schema.repairs import faults_text
-from msgworker.table import tables_for
+from msgworker.table.build import tables_for
 
 
 def described(name: str, **spec: Any) -> Live:

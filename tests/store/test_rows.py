@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from msgworker.db import DATABASES, Escaped
+from msgworker.db.connections import Escaped
+from msgworker.db.database import DATABASES
 from msgworker.message import Settlement
 from msgworker.schema.describe import FILLED
 from msgworker.store import settle
 from msgworker.store.rows import Row, bare_rows, changed, in_guard_order, rows_of
 from msgworker.store.send import PARAMS, inserted_values, row_values
-from msgworker.table import MessageTable, Tables, tables_for
+from msgworker.table.build import tables_for
+from msgworker.table.spec import MessageTable
+from msgworker.table.tables import Tables
 from tests.support.flags import ME
 from tests.support.rows import send
 

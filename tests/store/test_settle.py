@@ -14,7 +14,8 @@ from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 
 from msgworker import MessageTable
-from msgworker.db import Trouble, trouble
+from msgworker.db.database import Trouble
+from msgworker.db.errors import trouble
 from msgworker.message import Outcome, Outgoing, Settled, Settlement
 from msgworker.store import done, settle
 from msgworker.store.done import NotTogether

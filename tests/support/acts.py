@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from msgworker.db import DATABASES
+from msgworker.db.database import DATABASES
 from msgworker.limit import Limit
 from msgworker.message import Outcome, Settlement, State
 from msgworker.queries import (
@@ -54,8 +54,7 @@ from msgworker.store.done import still_mine
 from msgworker.store.rows import Row
 from msgworker.store.settle import Share, settle_batch
 from msgworker.store.slices import Place
-from msgworker.table import Tables
-from msgworker.table.tables import by_job, takes_keys
+from msgworker.table.tables import Tables, by_job, takes_keys
 from tests.oracle_driver import Log
 
 

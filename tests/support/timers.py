@@ -14,7 +14,7 @@ from msgworker.instance.observers import EventLog
 from msgworker.instance.state import Shared
 from msgworker.store import schedules as store
 from msgworker.store.schedules import Stored
-from msgworker.table import SCHEDULE
+from msgworker.table.build import SCHEDULE
 
 
 def rows(app: App) -> dict[str, Stored]:

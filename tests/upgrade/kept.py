@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from msgworker import App
-from msgworker.db import of
+from msgworker.db.database import of
 
 FOLDER = Path(__file__).parent / "versions"
 COMMITS = {

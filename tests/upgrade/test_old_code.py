@@ -18,7 +18,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App
-from msgworker.table import NEWEST
+from msgworker.table.build import NEWEST
 from tests.support.programs import ROOT, environment
 from tests.support.waiting import until
 from tests.upgrade import kept

@@ -12,10 +12,10 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, MessageTable, SchemaError
-from msgworker.db import NAMES, of
+from msgworker.db.database import NAMES, of
 from msgworker.doctor import Severity
 from msgworker.schema.apply import Step
-from msgworker.table import NEWEST, VERSIONS
+from msgworker.table.build import NEWEST, VERSIONS
 from tests.support.waiting import until
 from tests.upgrade import kept
 

@@ -19,7 +19,7 @@ from msgworker.store import history, lease
 from msgworker.store.history import Counts, Minute
 from msgworker.store.items import label
 from msgworker.store.tries import fingerprint
-from msgworker.table import AUDIT, OPERATION, RAN_COUNTS
+from msgworker.table.build import AUDIT, OPERATION, RAN_COUNTS
 from tests.support.leases import dead_holds, registered
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, put
 from tests.support.rows import Table, edit

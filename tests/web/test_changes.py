@@ -21,7 +21,7 @@ from msgworker.ops.results import Progress
 from msgworker.store import bounded, change, history
 from msgworker.store.audit import Kind
 from msgworker.store.history import Counts, Minute
-from msgworker.table import JOB_TABLE, RAN_COUNTS
+from msgworker.table.build import JOB_TABLE, RAN_COUNTS
 from msgworker.web.pages import changing
 from msgworker.web.site import MOST_COUNTS
 from msgworker.web.threads import Busy, RunningWrites, Watch

@@ -31,7 +31,7 @@ from msgworker.config import SETTINGS
 from msgworker.errors import ConfigError
 from msgworker.ops import Ops
 from msgworker.queries import counts
-from msgworker.table import NEWEST
+from msgworker.table.build import NEWEST
 from msgworker.web import application, need, site
 from tests.names import homes
 from tests.support.web import Browser, Page, browse

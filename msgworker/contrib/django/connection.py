@@ -26,7 +26,7 @@ from msgworker.instance.running.handler import Handler, Registry, check_tries, m
 from msgworker.logs import logger
 from msgworker.processlock import ProcessLock
 from msgworker.producing import AllSendOptions, Borrowed, ManyOptions
-from msgworker.table import MessageTable
+from msgworker.table.spec import MessageTable
 
 # --- The setting MSGWORKER of a Django project.
 

@@ -16,7 +16,8 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from msgworker.counted import few
-from msgworker.db import Trouble, reason_of, secrets_of, trouble, without
+from msgworker.db.database import Trouble
+from msgworker.db.errors import reason_of, secrets_of, trouble, without
 from msgworker.events import Claimed
 from msgworker.instance.claiming.capacity import LaneLimit, LimitPoller, RunLength
 from msgworker.instance.connections import Connections
@@ -28,7 +29,7 @@ from msgworker.store import claim, limits, recover
 from msgworker.store.candidates import Candidate
 from msgworker.store.controls import asking_jobs
 from msgworker.store.rows import Bare, Row, refuse_at_once
-from msgworker.table import Slice
+from msgworker.table.columns import Slice
 from msgworker.table.tables import prioritized
 
 # --- Messages that the database refuses to flag: a trigger, a CHECK or a constraint forbids it.

@@ -22,7 +22,7 @@ from msgworker.queries.instances import leased
 from msgworker.store.candidates import Candidate, Those
 from msgworker.store.controls import asking_jobs
 from msgworker.store.slices import other_numbers
-from msgworker.table import SLICES, Slice
+from msgworker.table.columns import SLICES, Slice
 
 # --- Warns of topics with waiting messages for which no live instance has a handler.
 

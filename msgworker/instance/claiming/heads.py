@@ -18,8 +18,8 @@ from msgworker.payload import is_text
 from msgworker.store import ranked
 from msgworker.store.candidates import Candidate, Those, share_of_id
 from msgworker.store.ranked import Ranked, RankedAt
-from msgworker.table import Slice, Tables
-from msgworker.table.tables import prioritized
+from msgworker.table.columns import Slice
+from msgworker.table.tables import Tables, prioritized
 
 FORGET_SECONDS = 1.0
 """What a search keeps between looks is forgotten after this time."""

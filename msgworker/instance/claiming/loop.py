@@ -11,7 +11,9 @@ from math import ceil
 from sqlalchemy import Connection
 
 from msgworker.counted import plural
-from msgworker.db import Trouble, of, reason_of, shares_sessions, trouble
+from msgworker.db.database import Trouble, of
+from msgworker.db.errors import reason_of, trouble
+from msgworker.db.servers import shares_sessions
 from msgworker.errors import SchemaError
 from msgworker.events import Looked
 from msgworker.instance.claiming.capacity import TICK_SECONDS, LaneLimit, LimitPoller, PollPace

@@ -28,7 +28,8 @@ from msgworker.store import candidates, ranked, slices
 from msgworker.store.candidates import Candidate, Those
 from msgworker.store.ranked import Ranked
 from msgworker.store.slices import Page, Place
-from msgworker.table import SLICES, Slice, Tables
+from msgworker.table.columns import SLICES, Slice
+from msgworker.table.tables import Tables
 
 # --- Ranges in which a look found none of its topics: the cursor skips them for a while, to spend
 # its time where there is something.

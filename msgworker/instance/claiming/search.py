@@ -23,22 +23,13 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from msgworker.instance.claiming.heads import (
-    DUE_SECONDS,
-    FORGET_SECONDS,
-    LONGEST_REST_SECONDS,
-    HeadChooser,
-    Look,
-    Search,
-    Wanted,
-    owed,
-)
+from msgworker.instance.claiming import heads
 from msgworker.instance.claiming.passes import IDLE_OBJECTS, READ_AGAIN, WINDOW, ObjectCursor
 from msgworker.store import candidates, ranked
 from msgworker.store.candidates import PAGE, Candidate, Those
 from msgworker.store.ranked import Ranked
 from msgworker.store.rows import MIN_ID, id_behind
-from msgworker.table import Tables
+from msgworker.table.tables import Tables
 
 IDLE_WINDOW = 128
 BEHIND_SECONDS = 0.1
@@ -94,7 +85,7 @@ class Beginning:
         if rest < SHORT_SECONDS:
             self.low = self._behind = self._newest = MIN_ID
             return
-        if now - self._newest_at >= FORGET_SECONDS:
+        if now - self._newest_at >= heads.FORGET_SECONDS:
             self._behind, self._newest, self._newest_at = self._newest, newest(), now
         self.low = self._behind if first is None else min(self._behind, first)
 
@@ -131,7 +122,7 @@ class Steps:
     def stepped(self, now: float, seconds: float) -> None:
         """A step that took so many seconds has found too few, and did not reach the end."""
         again_at = max(self.read_again_at, now) + READ_AGAIN * seconds
-        self.read_again_at = min(again_at, now + LONGEST_REST_SECONDS)
+        self.read_again_at = min(again_at, now + heads.LONGEST_REST_SECONDS)
         self.span = min(MOST_SPAN, self.span * 2)
 
     def ended(self, at: int, *, whole: bool, full: bool) -> None:
@@ -162,7 +153,7 @@ def widened(width: int, *, few: bool) -> int:
     return min(8, width * 2) if few else max(1, width - 1)
 
 
-class TableSearch(Search):
+class TableSearch(heads.Search):
     """Finds candidates in the whole table; keeps its place between looks."""
 
     def __init__(
@@ -195,13 +186,13 @@ class TableSearch(Search):
         self._cursor.tables = tables
         super().use(tables, those)
 
-    def look(self, conn: Connection, wanted: Wanted) -> Look:
+    def look(self, conn: Connection, wanted: heads.Wanted) -> heads.Look:
         now, want = time.monotonic(), wanted.heads
         if now >= self._forget_at:
             self._forget(now)
         self._turn += 1
         skip_ids = wanted.skip_ids | self._skipped_ids
-        chooser = HeadChooser(self, replace(wanted, skip_ids=skip_ids))
+        chooser = heads.HeadChooser(self, replace(wanted, skip_ids=skip_ids))
         if self._turn % 8 == 0:  # so that the oldest of other shares do not starve
             chooser.oldest_of_others = max(1, want // 8)
         due_complete, first = self._look_due(conn, chooser, now, want)
@@ -209,7 +200,7 @@ class TableSearch(Search):
         # How many heads are enough, those with a priority included; whole: others are read, too.
         enough, whole = want, True
         if first is not None and (ranked := self._look_urgent(conn, chooser, first, now, want)):
-            others = max(want - len(chooser.own), owed(want, self._overtaken))
+            others = max(want - len(chooser.own), heads.owed(want, self._overtaken))
             enough, whole = ranked + others, others > 0
         complete = round_over = self._passing = False
         self._from_start = True
@@ -223,12 +214,14 @@ class TableSearch(Search):
         found, self._overtaken = chooser.chosen(want, self._overtaken, whole=whole)
         self.idle = not found and chooser.quarantined is None
         seconds = time.monotonic() - now
-        look = Look(found, chooser.quarantined, complete, round_over, self._from_start, seconds)
+        look = heads.Look(
+            found, chooser.quarantined, complete, round_over, self._from_start, seconds
+        )
         look.of_others = chooser.of_others
         look.finds_new = self._buried
         return look
 
-    def _those(self, chooser: HeadChooser) -> Those | None:
+    def _those(self, chooser: heads.HeadChooser) -> Those | None:
         """The topics of which rows are read; None = read all rows and check the topic of each."""
         if not self._crowded or (self.those is not None and not self.those.but):
             return self.those
@@ -265,7 +258,7 @@ class TableSearch(Search):
     # ------------------------------------------------------------ sources
 
     def _look_due(
-        self, conn: Connection, chooser: HeadChooser, now: float, want: int
+        self, conn: Connection, chooser: heads.HeadChooser, now: float, want: int
     ) -> tuple[bool, Ranked | None]:
         """Offer due rows. Returns whether no more are due, and the rows with the highest priority
         if it was time to read them, too."""
@@ -274,7 +267,7 @@ class TableSearch(Search):
             if self._urgent.is_time(now):
                 first = ranked.ranked(conn, self.tables, limit=most)
             return True, first
-        self._due_at = now + DUE_SECONDS
+        self._due_at = now + heads.DUE_SECONDS
         limit, since = max(want, IDLE_OBJECTS), self._since
         if self._urgent.has_priority:
             first = ranked.due_and_ranked(conn, self.tables, since=since, limit=limit, most=most)
@@ -291,7 +284,7 @@ class TableSearch(Search):
         return len(rows) < limit, first
 
     def _look_urgent(
-        self, conn: Connection, chooser: HeadChooser, first: Ranked, now: float, want: int
+        self, conn: Connection, chooser: heads.HeadChooser, first: Ranked, now: float, want: int
     ) -> int:
         """Offer the heads that have a priority, also those behind `first` if they are too few.
         Returns how many heads there are then, 0 = none has a priority."""
@@ -303,7 +296,7 @@ class TableSearch(Search):
         return len(chooser.own) if found else 0
 
     def _look_window(
-        self, conn: Connection, chooser: HeadChooser, want: int, held: int, enough: int
+        self, conn: Connection, chooser: heads.HeadChooser, want: int, held: int, enough: int
     ) -> bool:
         """True if the window reached the newest row. enough: how many heads are wanted."""
         size = IDLE_WINDOW
@@ -350,7 +343,9 @@ class TableSearch(Search):
         self._width = widened(self._width, few=len(chooser.own) < enough and not whole)
         return whole
 
-    def _look_own(self, conn: Connection, chooser: HeadChooser, size: int, enough: int) -> bool:
+    def _look_own(
+        self, conn: Connection, chooser: heads.HeadChooser, size: int, enough: int
+    ) -> bool:
         """Offer rows of our share, where many have no object: else each instance would read those
         of all. False = look at all shares: these are too few, or it is time to."""
         own = self._own
@@ -362,7 +357,7 @@ class TableSearch(Search):
         rows = candidates.oldest(conn, self.tables, mark=own[2], limit=size, share=own[:2])
         seconds, few = time.monotonic() - begun, len(rows) < size
         if few or seconds > PASSING_SECONDS:  # perhaps past many rows of others
-            self._own_at = begun + min(READ_AGAIN * seconds, LONGEST_REST_SECONDS)
+            self._own_at = begun + min(READ_AGAIN * seconds, heads.LONGEST_REST_SECONDS)
         if few:
             return False
         chooser.offer_all(rows)
@@ -370,7 +365,7 @@ class TableSearch(Search):
         self._width = widened(self._width, few=len(chooser.own) < enough)
         return True
 
-    def _is_crowded(self, chooser: HeadChooser, rows: Sequence[Candidate]) -> bool:
+    def _is_crowded(self, chooser: heads.HeadChooser, rows: Sequence[Candidate]) -> bool:
         """Whether most rows are of other topics: then rows are read by topic for a while."""
         several = self.tables.has("topic") or self.tables.asks_jobs
         topics = Counter(map(attrgetter("topic"), rows)) if several else {}
@@ -380,7 +375,7 @@ class TableSearch(Search):
         return by_topic
 
     def _look_window_among(
-        self, conn: Connection, chooser: HeadChooser, size: int, enough: int, those: Those
+        self, conn: Connection, chooser: heads.HeadChooser, size: int, enough: int, those: Those
     ) -> bool:
         """`_look_window` for some topics: in steps past rows of the others, from where the last
         look stopped; until it is past them, each look first reads the rows behind `_among.end`, so
@@ -436,7 +431,7 @@ class TableSearch(Search):
         return among.end
 
     def _look_behind_end(
-        self, conn: Connection, chooser: HeadChooser, size: int, those: Those
+        self, conn: Connection, chooser: heads.HeadChooser, size: int, those: Those
     ) -> int:
         """Offer the heads behind `_among.end`, in steps; the next call continues there. Returns how
         many there were. Followers would hide the heads of their objects, which are read after."""
@@ -463,13 +458,13 @@ class TableSearch(Search):
         self._among.end = at
         return len(found)
 
-    def _keep(self, chooser: HeadChooser, rows: Sequence[Candidate]) -> None:
+    def _keep(self, chooser: heads.HeadChooser, rows: Sequence[Candidate]) -> None:
         """Where no index gives rows by age: read these again until they are gone, since the cursor
         would come back to them only after all others."""
         if not self.tables.database.oldest_index and len(self._among.found) < PAGE:
             self._among.found |= {row.msg_id: None for row in rows[:PAGE] if chooser.can_run(row)}
 
-    def _look_at_found(self, conn: Connection, chooser: HeadChooser, those: Those) -> None:
+    def _look_at_found(self, conn: Connection, chooser: heads.HeadChooser, those: Those) -> None:
         rows = candidates.heads_of(conn, self.tables, list(self._among.found))
         self._among.found.clear()
         rows = [row for row in rows if those.has(row) and row.same not in self._blocked]
@@ -478,7 +473,7 @@ class TableSearch(Search):
             chooser.offer(row)
 
     def _step(
-        self, conn: Connection, chooser: HeadChooser, those: Those, *, mark: int, limit: int
+        self, conn: Connection, chooser: heads.HeadChooser, those: Those, *, mark: int, limit: int
     ) -> candidates.Among:
         span, by_age = max(self._among.span, limit), self.tables.database.oldest_index
         if by_age:
@@ -499,13 +494,13 @@ class TableSearch(Search):
         return found
 
     def _heads_among(
-        self, conn: Connection, chooser: HeadChooser, rows: Sequence[Candidate]
+        self, conn: Connection, chooser: heads.HeadChooser, rows: Sequence[Candidate]
     ) -> list[Candidate]:
         """Those that can run, and are the heads of their objects."""
         ids = [row.msg_id for row in rows if chooser.can_run(row)]
         return candidates.heads_of(conn, self.tables, ids)
 
-    def _look_objects(self, conn: Connection, chooser: HeadChooser, enough: int) -> bool:
+    def _look_objects(self, conn: Connection, chooser: heads.HeadChooser, enough: int) -> bool:
         """Step the cursor; True if that ended a round."""
         those, by_age = self._those(chooser), self.tables.database.oldest_index
         if those is None:
@@ -528,7 +523,7 @@ class TableSearch(Search):
     def _look_objects_among(
         self,
         conn: Connection,
-        chooser: HeadChooser,
+        chooser: heads.HeadChooser,
         enough: int,
         those: Those,
         *,
@@ -557,7 +552,7 @@ class TableSearch(Search):
         if len(chooser.own) == before:
             now = time.monotonic()
             if by_age:
-                self._cursor_at = now + min(READ_AGAIN * (now - begun), LONGEST_REST_SECONDS)
+                self._cursor_at = now + min(READ_AGAIN * (now - begun), heads.LONGEST_REST_SECONDS)
             elif those.but and not over:
                 self._cursor.found_nothing()
         return over

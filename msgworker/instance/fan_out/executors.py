@@ -22,25 +22,9 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from msgworker.db import led_elsewhere
-from msgworker.errors import (
-    HandlerMisuse,
-    HandlerTimeout,
-    LostClaim,
-    MsgworkerError,
-    PayloadError,
-    RetryLater,
-)
-from msgworker.instance.connections import (
-    Connections,
-    TransactionProgress,
-    call_user,
-    carried,
-    end_if_forked,
-    lent,
-    misled,
-    missed,
-)
+from msgworker import errors
+from msgworker.db.connections import led_elsewhere
+from msgworker.instance import connections
 from msgworker.instance.running.context import RunningItem
 from msgworker.instance.running.in_flight import Execution
 from msgworker.instance.running.outcome import Described, describe
@@ -96,24 +80,24 @@ class Fence:
         if self.gone:
             return self.lost_claim()
         if self._late:
-            return HandlerTimeout(
+            return errors.HandlerTimeout(
                 "timeout in the middle of a fan-out; its finished items are recorded, "
                 "the next try runs the others"
             )
         if not self.running.cancelled:
-            self.running.cut_short = HandlerMisuse
-            return HandlerMisuse(LEFT_BEHIND)
-        self.running.cut_short = RetryLater
+            self.running.cut_short = errors.HandlerMisuse
+            return errors.HandlerMisuse(LEFT_BEHIND)
+        self.running.cut_short = errors.RetryLater
         if self.running.cancel_reason is not None:
             why = f"cancelled in the middle of a fan-out: {self.running.cancel_reason}"
-            return RetryLater(0, why)
-        return RetryLater(0, "stopped in the middle of a fan-out; the rest runs later")
+            return errors.RetryLater(0, why)
+        return errors.RetryLater(0, "stopped in the middle of a fan-out; the rest runs later")
 
-    def lost_claim(self) -> LostClaim:
+    def lost_claim(self) -> errors.LostClaim:
         """The error where nothing more may be written for the message, or a stop does not wait
         until it is."""
-        self.running.cut_short = LostClaim
-        return LostClaim(self.msg_id, self.owner)
+        self.running.cut_short = errors.LostClaim
+        return errors.LostClaim(self.msg_id, self.owner)
 
     def may_start(self) -> bool:
         """Whether another item may start; waits while our lease is in doubt."""
@@ -162,16 +146,18 @@ def value_text(value: Any) -> str | None:
         return None
     if inspect.iscoroutine(value):
         value.close()
-        raise HandlerMisuse("the item's function returned a coroutine that was never awaited")
+        raise errors.HandlerMisuse(
+            "the item's function returned a coroutine that was never awaited"
+        )
     try:
         text = encode(value)
-    except PayloadError as error:
-        raise PayloadError(
+    except errors.PayloadError as error:
+        raise errors.PayloadError(
             f"an item's value is stored as JSON, got a {type(value).__name__} ({error}); "
             "return JSON or None"
         ) from None
     if text is not None and len(text) > MAX_VALUE:
-        raise PayloadError(
+        raise errors.PayloadError(
             f"an item's value has {len(text)} characters as JSON, at most {MAX_VALUE} are kept; "
             "store it elsewhere and return its id"
         )
@@ -197,10 +183,10 @@ class Plain:
     def __call__(self, task: Task) -> ItemResult:
         item = RunningItem(self._fn, self._running)
         try:
-            value = call_user(self._pid, item, task.item)
+            value = connections.call_user(self._pid, item, task.item)
             return ItemResult(task, value_text(value), sent=item.sent)
         except BaseException as error:  # the thread survives any exception
-            return ItemResult(task, error=carried(error))
+            return ItemResult(task, error=connections.carried(error))
 
     def close(self) -> None:
         """Nothing to close."""
@@ -222,22 +208,22 @@ class Transactional:
     def __init__(self, fn: Callable[[Any, Connection], Any], fence: Fence) -> None:
         self._fn = fn
         self._fence = fence
-        self._link: Connections = fence.shared.connector.new(lends=True)
-        self._beside: Connections = fence.shared.connector.new(beside=True)
+        self._link: connections.Connections = fence.shared.connector.new(lends=True)
+        self._beside: connections.Connections = fence.shared.connector.new(beside=True)
         self._link.owner = self._beside.owner = fence.owner
 
     def __call__(self, task: Task) -> ItemResult:
         fence = self._fence
         ended = ItemResult(task, skipped=True)
 
-        def once(stage: TransactionProgress) -> None:
+        def once(stage: connections.TransactionProgress) -> None:
             nonlocal ended
             try:
                 ended = ItemResult(task, self._in_one_transaction(task, stage), recorded=True)
             except _Done:
                 stage.committing = True  # it was, in an earlier run
                 text = f"the record of item {task.key!r:.80} was refused by the item table"
-                ended = self._read(task) or ItemResult(task, error=MsgworkerError(text))
+                ended = self._read(task) or ItemResult(task, error=errors.MsgworkerError(text))
 
         def was_committed() -> bool:
             nonlocal ended
@@ -254,19 +240,19 @@ class Transactional:
         except _Refused:
             fence.lost, committed = True, False
         except BaseException as error:
-            return ItemResult(task, error=carried(error))
+            return ItemResult(task, error=connections.carried(error))
         return ended if committed else ItemResult(task, skipped=True)
 
     def close(self) -> None:
         for link in (self._link, self._beside):
             self._fence.shared.connector.close(link)
 
-    def _in_one_transaction(self, task: Task, stage: TransactionProgress) -> str | None:
+    def _in_one_transaction(self, task: Task, stage: connections.TransactionProgress) -> str | None:
         fence, tables = self._fence, self._fence.setup.tables
         with self._link.transaction() as conn:
-            with lent(conn, stage, _WHOSE):
+            with connections.lent(conn, stage, _WHOSE):
                 item = RunningItem(self._fn, fence.running, conn)
-                text = value_text(call_user(fence.setup.pid, item, task.item, conn))
+                text = value_text(connections.call_user(fence.setup.pid, item, task.item, conn))
             record = store.Record(task.text, True, task.tries + 1, text)
             wrote = store.record_one(
                 *(conn, tables, fence.msg_id, record),
@@ -276,13 +262,13 @@ class Transactional:
                 total=fence.total,
             )
             if wrote is None:
-                raise missed(conn, _WHOSE) or _Refused
+                raise connections.missed(conn, _WHOSE) or _Refused
             if not wrote:
                 raise _Done
             stage.led = led_elsewhere(conn)
             stage.committing = True
         if stage.led is not None and self._read(task) is None:
-            raise misled(_WHOSE, stage.led)
+            raise connections.misled(_WHOSE, stage.led)
         return text
 
     def _read(self, task: Task) -> ItemResult | None:
@@ -347,7 +333,7 @@ class Threads:
                     run = run or self._make_run()
                     ended = run(task) if self._fence.may_start() else ItemResult(task, skipped=True)
                 except BaseException as error:  # else the fan-out would wait for it forever
-                    ended = ItemResult(task, error=carried(error))
+                    ended = ItemResult(task, error=connections.carried(error))
                 self._ended.put(ended)
                 del task, ended  # do not keep them alive while waiting
         finally:
@@ -432,7 +418,7 @@ class Remote:
         """Nothing to end: the executor belongs to the user."""
 
     def _returned(self, task: Task, item: RunningItem, future: Future[Any]) -> None:
-        end_if_forked(self._pid)
+        connections.end_if_forked(self._pid)
         self._open.discard(future)
         try:
             value = future.result()

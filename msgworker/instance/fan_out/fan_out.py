@@ -20,18 +20,9 @@ from queue import SimpleQueue
 from typing import Any
 
 from msgworker.config import MAX_THREADS, number, whole
-from msgworker.db import without
+from msgworker.db.errors import without
 from msgworker.errors import ConfigError, HandlerMisuse
-from msgworker.instance.fan_out.executors import (
-    Fence,
-    ItemResult,
-    Plain,
-    Remote,
-    Task,
-    Threads,
-    Transactional,
-    of_processes,
-)
+from msgworker.instance.fan_out import executors
 from msgworker.instance.fan_out.items import BATCH, FanOutRun, ItemCounts, check_name, key_of
 from msgworker.instance.running.context import FanOut
 from msgworker.instance.running.in_flight import Execution
@@ -108,7 +99,7 @@ def _check_executor(executor: Any, fn: Any, exact: bool) -> None:
             "transactional_items=True runs on threads of this process, which hold the connections; "
             "leave out executor="
         )
-    if of_processes(executor):
+    if executors.of_processes(executor):
         try:
             pickle.dumps(fn)
         except Exception as error:
@@ -138,7 +129,7 @@ class FanOuts:
         self._secrets = secrets
         self._lock: threading.Lock | None = None
         self._closed = False
-        self._fence: Fence | None = None
+        self._fence: executors.Fence | None = None
         self._used: dict[str, list[tuple[Any, set[int]]]] = {}
         self._left_out = 0
 
@@ -156,7 +147,7 @@ class FanOuts:
             )
         try:
             until = None if args.timeout is None else time.monotonic() + args.timeout
-            self._fence = fence = Fence(self._setup, self._shared, self._running, until)
+            self._fence = fence = executors.Fence(self._setup, self._shared, self._running, until)
             # The handler's thread, in `close`, sets `_closed` and then reads `_fence`; this one
             # sets `_fence` and then reads `_closed`: so one of the two sees the other.
             if self._closed:
@@ -193,7 +184,7 @@ class FanOuts:
         with self._lock:  # wait until it has ended
             pass
 
-    def _run(self, args: FanOutArgs, fence: Fence) -> ItemCounts:
+    def _run(self, args: FanOutArgs, fence: executors.Fence) -> ItemCounts:
         seen = set[int]()
         others = [other for fn, other in self._used.get(args.name, ()) if fn is not args.fn]
         tasks = self._tasks(args, seen, others, fence.setup.tables.own_codec)
@@ -212,7 +203,7 @@ class FanOuts:
         if whole:  # all its keys are known
             self._remember(args, seen)
             fence.total = sum(len(one) for used in self._used.values() for _, one in used)
-        ended: SimpleQueue[ItemResult] = SimpleQueue()
+        ended: SimpleQueue[executors.ItemResult] = SimpleQueue()
         run = FanOutRun(
             fence,
             _executor_of(args, fence, ended),
@@ -241,7 +232,7 @@ class FanOuts:
     @staticmethod
     def _tasks(
         args: FanOutArgs, seen: set[int], others: list[set[int]], codec: str
-    ) -> Iterator[Task]:
+    ) -> Iterator[executors.Task]:
         """The items as tasks, with unique keys. A collection is checked as a whole before anything
         runs; of a generator, a duplicate key is refused when it is read."""
         stream = not isinstance(args.items, Collection)
@@ -269,22 +260,24 @@ class FanOuts:
                 check(item, place)
         serial_by = args.serial_by
 
-        def tasks() -> Iterator[Task]:
+        def tasks() -> Iterator[executors.Task]:
             for place, item in enumerate(args.items):
                 key, text = (check if stream else key_of_it)(item, place)
-                yield Task(place, item, key, text, None if serial_by is None else serial_by(item))
+                yield executors.Task(
+                    place, item, key, text, None if serial_by is None else serial_by(item)
+                )
 
         return tasks()
 
 
 def _executor_of(
-    args: FanOutArgs, fence: Fence, ended: SimpleQueue[ItemResult]
-) -> Threads | Remote:
+    args: FanOutArgs, fence: executors.Fence, ended: SimpleQueue[executors.ItemResult]
+) -> executors.Threads | executors.Remote:
     fn = fence.setup.tracer.around_items(topic_of(fence.row.topic), args.fn)
     if args.executor is not None:
-        return Remote(args.executor, fn, ended, fence)
-    kind = Transactional if args.transactional_items else Plain
-    return Threads(args.count, partial(kind, fn, fence), fence, ended)
+        return executors.Remote(args.executor, fn, ended, fence)
+    kind = executors.Transactional if args.transactional_items else executors.Plain
+    return executors.Threads(args.count, partial(kind, fn, fence), fence, ended)
 
 
 def _refuse_on_a_loop() -> None:

@@ -13,7 +13,8 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from msgworker.db import Fate, Trouble, nothing, reason_of, repeatable, trouble, until_known
+from msgworker.db.database import Trouble
+from msgworker.db.errors import Fate, nothing, reason_of, repeatable, trouble, until_known
 from msgworker.errors import ConfigError, LostClaim, MsgworkerError
 from msgworker.instance.connections import Connections, end_if_forked
 from msgworker.instance.fan_out.executors import Fence, ItemResult, Remote, Task, Threads, value_of
@@ -23,7 +24,7 @@ from msgworker.payload import fitting
 from msgworker.store import items as store
 from msgworker.store.items import LOOK, Record
 from msgworker.store.send import notify
-from msgworker.table import MAX_OBJECT_ID
+from msgworker.table.columns import MAX_OBJECT_ID
 
 # --- Keys of items: valid keys, and their recorded form.
 

@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from msgworker import db
 from msgworker.counted import few, plural
-from msgworker.db import Trouble, outage_pause, reason_of, shows_a_row, trouble
+from msgworker.db.database import Trouble
+from msgworker.db.errors import outage_pause, reason_of, shows_a_row, trouble
+from msgworker.db.servers import DatabaseFile
 from msgworker.errors import DatabaseUnavailable, RuleChanged
 from msgworker.events import JobCompleted
 from msgworker.instance.claiming.claimer import FlaggedRows
@@ -27,7 +28,7 @@ from msgworker.instance.settling.settler import Settler
 from msgworker.instance.state import Setup, Shared
 from msgworker.store import history, jobs, recover
 from msgworker.store.send import notify
-from msgworker.table import HISTORY
+from msgworker.table.build import HISTORY
 
 # --- Write the history: what this instance did in each minute (store/history.py).
 #
@@ -254,7 +255,7 @@ class Housekeeper(Role):
         self._lanes = lanes
         self._settler = settler
         self.link = shared.connector.new(spare=True)
-        self._file = db.DatabaseFile(setup.engine)
+        self._file = DatabaseFile(setup.engine)
         self._begun = 0.0
         self._whole_at = 0.0  # when the next whole round begins
         self._waits_logged = ""  # the id for which it was logged that it cannot be replaced

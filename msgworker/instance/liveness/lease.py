@@ -15,7 +15,8 @@ from sqlalchemy.exc import DBAPIError
 
 from msgworker import __version__
 from msgworker.clock import clock
-from msgworker.db import Trouble, trouble
+from msgworker.db.database import Trouble
+from msgworker.db.errors import trouble
 from msgworker.errors import DatabaseUnavailable, RuleChanged, SchemaError
 from msgworker.events import Event, LeaseLost, Renewed
 from msgworker.instance.connections import Connections
@@ -25,7 +26,7 @@ from msgworker.instance.state import ScopeMember, Setup, Shared
 from msgworker.payload import shown
 from msgworker.schema import rule
 from msgworker.store import lease
-from msgworker.table import LONGEST_ID
+from msgworker.table.columns import LONGEST_ID
 
 # --- The lease on our own id, and all statements for it.
 

@@ -19,7 +19,8 @@ from functools import partial
 from sqlalchemy import Connection
 
 from msgworker.counted import plural
-from msgworker.db import Trouble, reason_of, trouble
+from msgworker.db.database import Trouble
+from msgworker.db.errors import reason_of, trouble
 from msgworker.events import Cancelled, Dead, Event, Recovered
 from msgworker.instance.connections import Connections
 from msgworker.instance.settling.writer import follow_ups

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from sqlalchemy import Connection
 
-from msgworker.db import Trouble, reason_of, trouble
+from msgworker.db.database import Trouble
+from msgworker.db.errors import reason_of, trouble
 from msgworker.errors import SchemaError
 from msgworker.events import Cancelled
 from msgworker.instance.connections import Connections
@@ -21,7 +22,7 @@ from msgworker.store import change, controls, limits, recover
 from msgworker.store.claim import OF_A_ROW
 from msgworker.store.controls import JOB_PAUSED, Asked, Seen
 from msgworker.store.limits import Recorded
-from msgworker.table import CANCEL, JOB_TABLE, LIMIT, PAUSE
+from msgworker.table.build import CANCEL, JOB_TABLE, LIMIT, PAUSE
 
 # --- Limits of topics over all instances: declare those of our handlers, obey those recorded.
 #

@@ -13,7 +13,8 @@ from shlex import quote
 from typing import Any
 
 from msgworker import schedules
-from msgworker.db import Trouble, reason_of, shows_a_row, trouble
+from msgworker.db.database import Trouble
+from msgworker.db.errors import reason_of, shows_a_row, trouble
 from msgworker.errors import MsgworkerError, SchemaError
 from msgworker.events import ScheduleFailed, ScheduleFired, ScheduleReplaced, ScheduleSkipped
 from msgworker.instance.connections import Connections

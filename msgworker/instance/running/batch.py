@@ -11,7 +11,8 @@ from typing import Any
 from sqlalchemy import Connection
 
 from msgworker.counted import few, plural
-from msgworker.db import led_elsewhere, reason_of, without
+from msgworker.db.connections import led_elsewhere
+from msgworker.db.errors import reason_of, without
 from msgworker.errors import HandlerMisuse, HandlerTimeout, LostClaim, PayloadError
 from msgworker.events import FellBack, Started
 from msgworker.instance.connections import TransactionProgress, carried, lent, misled, missed

@@ -12,43 +12,22 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from msgworker.db import (
-    Trouble,
-    kind_of,
-    led_elsewhere,
-    reaching,
-    read_instant,
-    trouble,
-)
+from msgworker.db.clock import kind_of, read_instant
+from msgworker.db.connections import led_elsewhere, reaching
+from msgworker.db.database import Trouble
+from msgworker.db.errors import trouble
 from msgworker.errors import HandlerMisuse, HandlerTimeout, LostClaim
 from msgworker.events import Started
-from msgworker.instance.connections import (
-    TransactionProgress,
-    call_user,
-    end_if_forked,
-    lent,
-    misled,
-    missed,
-)
+from msgworker.instance import connections
 from msgworker.instance.fan_out.executors import LEFT_BEHIND
 from msgworker.instance.fan_out.fan_out import FanOuts
 from msgworker.instance.observers import facts
+from msgworker.instance.running import on_loop, transactions
 from msgworker.instance.running.context import Context
 from msgworker.instance.running.handler import Handler
 from msgworker.instance.running.in_flight import Execution, Lane
-from msgworker.instance.running.on_loop import (
-    CANCELLED_BY_OTHERS,
-    AsyncCalls,
-    say_which_loop,
-)
 from msgworker.instance.running.outcome import DONE, Result, cancelled, payload_of
 from msgworker.instance.running.spans import HandlerSpans
-from msgworker.instance.running.transactions import (
-    AsyncContext,
-    LoopTransactions,
-    Transacting,
-    behind,
-)
 from msgworker.instance.settling.writer import settlement, what_became
 from msgworker.instance.state import Setup, Shared
 from msgworker.message import (
@@ -131,13 +110,13 @@ class OnLoop:
         self.ident = ident
         self.given: tuple[Context, FanOuts] | None = None
         self.call: Any = None
-        self.found: Any = CANCELLED_BY_OTHERS
+        self.found: Any = on_loop.CANCELLED_BY_OTHERS
         self.error: BaseException | None = None
 
     @property
     def cancelled(self) -> bool:
         """Whether other code has cancelled it; also while it runs."""
-        return self.error is None and self.found is CANCELLED_BY_OTHERS
+        return self.error is None and self.found is on_loop.CANCELLED_BY_OTHERS
 
     def may_block(self) -> bool:
         """It has ended; whether to judge how may take long: other code has cancelled it, or it has
@@ -165,13 +144,13 @@ class Caller:
         self._identity, self._in_flight = shared.identity, shared.in_flight
         self.before_settle: Callable[[Lane], None] = lambda lane: None
         self._pid = setup.pid
-        self._loop = AsyncCalls(self._pid, setup.loop, shared.stop)
+        self._loop = on_loop.AsyncCalls(self._pid, setup.loop, shared.stop)
         self.while_there = self._loop.while_there
-        self._loop_transactions = LoopTransactions(setup, shared, self._loop)
+        self._loop_transactions = transactions.LoopTransactions(setup, shared, self._loop)
         self.budget = PayloadBudget(setup.settings.payload_budget)
         self.outcomes = shared.outcomes
         self.spans = HandlerSpans(setup.tracer) if isinstance(setup.tracer, Tracer) else None
-        self.transacting = Transacting(setup, shared)
+        self.transacting = transactions.Transacting(setup, shared)
         self._logged_odd_instant = False
         has_ticks = setup.tables.has("scheduled_for")
         self._tick_of = self._read_tick if has_ticks else None
@@ -317,7 +296,7 @@ class Caller:
             self._in_flight.running.pop(one.ident, None)
         if error is not None:
             if issubclass(type(error), RuntimeError):
-                say_which_loop(error)
+                on_loop.say_which_loop(error)
             result = self.outcomes.raised(error, handler, lane.row, stopped=running.interrupted)
         one.error = None  # whose frames hold `one`
         self._ended(lane, lane.row, handler, running, result)
@@ -412,14 +391,14 @@ class Caller:
     def call(self, handler: Handler, running: Execution, *arguments: Any) -> Any:
         """Call the function of a handler."""
         if self.spans is None and not handler.is_async:
-            return call_user(self._pid, handler.fn, *arguments)
+            return connections.call_user(self._pid, handler.fn, *arguments)
         with nullcontext() if self.spans is None else self.spans.call(handler, running, arguments):
             if not handler.is_async:
-                return call_user(self._pid, handler.fn, *arguments)
+                return connections.call_user(self._pid, handler.fn, *arguments)
             try:
                 return self._loop.run(handler.fn(*arguments), handler.timeout, running)
             finally:
-                end_if_forked(self._pid)
+                connections.end_if_forked(self._pid)
 
     def _plain(self, lane: Lane, msg: Message[Any], handler: Handler, running: Execution) -> Result:
         if not handler.takes_context:
@@ -470,14 +449,14 @@ class Caller:
         msg: Message[Any],
         handler: Handler,
         running: Execution,
-        stage: TransactionProgress,
+        stage: connections.TransactionProgress,
     ) -> None:
         with self.opened(handler, lane.owner) as (given, conn, run):
             run(self._refuse_lost, lane)
             self._refuse_cancelled(lane)  # it may run again, after a rollback by the database
-            kind = AsyncContext if handler.is_async else Context
+            kind = transactions.AsyncContext if handler.is_async else Context
             context = kind(msg, lane.owner, lane.row.tries + 1, running, given, setup=self._setup)
-            with lent(conn, stage, "the handler"):
+            with connections.lent(conn, stage, "the handler"):
                 arguments = (msg, context) if handler.takes_context else (msg,)
                 try:
                     value = self.call(handler, running, *arguments)
@@ -501,11 +480,13 @@ class Caller:
             raise HandlerTimeout(f"timeout: its limit is {handler.timeout:g} s; rolled back")
         self._refuse_cancelled(lane)
 
-    def _committed(self, lane: Lane, became: Settled, stage: TransactionProgress) -> None:
+    def _committed(
+        self, lane: Lane, became: Settled, stage: connections.TransactionProgress
+    ) -> None:
         lane.settled = became
         if stage.led is not None and not self._was_committed(lane):
             lane.settled = None
-            raise misled("the handler", stage.led)
+            raise connections.misled("the handler", stage.led)
 
     def send_with(self, conn: Connection, sent: Sequence[Outgoing]) -> None:
         """Insert what an async handler has sent, in the transaction of its outcome."""
@@ -523,7 +504,7 @@ class Caller:
         statements. owner: the id that claimed the message."""
         if handler.is_async:
             with self._loop_transactions.transaction(owner) as given:
-                yield given, behind(given), partial(self._loop_transactions.run, given)
+                yield given, transactions.behind(given), partial(self._loop_transactions.run, given)
             return
         link = self.transacting.link()
         with link.lock, link.transaction() as conn:
@@ -559,7 +540,7 @@ class Caller:
         self,
         conn: Connection,
         lane: Lane,
-        stage: TransactionProgress,
+        stage: connections.TransactionProgress,
         sent: Sequence[tuple[Any, Outgoing]] | None,
     ) -> Settled:
         """sent: by an async handler, whose messages are inserted with the outcome."""
@@ -574,7 +555,7 @@ class Caller:
             stage.committing = False
             became = store.settle_one(conn, tables, one, me=me)
         if became is Settled.LOST:
-            why = missed(conn, "the handler")
+            why = connections.missed(conn, "the handler")
             if why is None:
                 done.check_not_kept(conn, tables, lane.row.msg_id, me=me)
             raise why or LostClaim(lane.row.msg_id, lane.owner)

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Unpack
 
 from sqlalchemy import Connection, Engine
 
-from msgworker.db import connecting, follows, is_aborted
+from msgworker.db.connections import connecting
+from msgworker.db.drivers import is_aborted
+from msgworker.db.errors import follows
 from msgworker.errors import ConfigError, HandlerMisuse, ItemsFailed
 from msgworker.instance.running.traceback import came_from
 from msgworker.logs import logger
@@ -25,7 +27,7 @@ from msgworker.payload import quoted
 from msgworker.processlock import ProcessLock
 from msgworker.producing import FromHandler, outgoing, refuse_topic
 from msgworker.store import send as store
-from msgworker.table import Tables
+from msgworker.table.tables import Tables
 from msgworker.tracing import NoTracer
 
 if TYPE_CHECKING:

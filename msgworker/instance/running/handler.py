@@ -18,7 +18,8 @@ from msgworker.errors import ConfigError, HandlerError
 from msgworker.instance.running.context import BatchContext, Context
 from msgworker.limit import Limit, limit_of
 from msgworker.message import Message, topic_of
-from msgworker.table import MAX_TOPIC, MessageTable
+from msgworker.table.columns import MAX_TOPIC
+from msgworker.table.spec import MessageTable
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

@@ -12,19 +12,9 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from msgworker import errors
 from msgworker.config import BACKOFF_SECONDS
-from msgworker.db import lacks_memory, without
-from msgworker.errors import (
-    RETRY_LATER_MAX_SECONDS,
-    RETRY_LATER_SECONDS,
-    ConfigError,
-    HandlerMisuse,
-    HandlerTimeout,
-    MsgworkerError,
-    PayloadError,
-    Reject,
-    RetryLater,
-)
+from msgworker.db.errors import lacks_memory, without
 from msgworker.instance.connections import GROUPS, carried, free_memory
 from msgworker.instance.running.handler import Handler
 from msgworker.instance.running.traceback import home_of, place_of, text_of, trace_of, trim, where
@@ -34,7 +24,7 @@ from msgworker.message import LATER, SPENT, Outcome, Outgoing, becomes
 from msgworker.payload import clean, decode
 from msgworker.store.controls import Request
 from msgworker.store.rows import Row
-from msgworker.table import MAX_ERROR
+from msgworker.table.columns import MAX_ERROR
 
 if TYPE_CHECKING:
     from tenacity.wait import wait_base
@@ -107,7 +97,7 @@ def cancelled(request: Request) -> Result:
     return Result(Outcome.CANCELLED, clean(request.text, MAX_ERROR))
 
 
-class Described(MsgworkerError):
+class Described(errors.MsgworkerError):
     """An error of another process that cannot be made anew here, by its text."""
 
 
@@ -152,9 +142,9 @@ def decisive(error: BaseException) -> BaseException:
     """Of a group the error that decides: the first Reject or else RetryLater if it holds nothing
     else; else the group, as any other error."""
     parts = parts_of(error)
-    if not all([issubclass(type(one), Reject | RetryLater) for one in parts]):
+    if not all([issubclass(type(one), errors.Reject | errors.RetryLater) for one in parts]):
         return error
-    return next((one for one in parts if issubclass(type(one), Reject)), parts[0])
+    return next((one for one in parts if issubclass(type(one), errors.Reject)), parts[0])
 
 
 class LoopEnded(asyncio.CancelledError):
@@ -182,12 +172,12 @@ class OutcomePolicy:
         """The outcome of a handler's return value."""
         if value is None:
             return DONE
-        if isinstance(value, type) and issubclass(value, Reject | RetryLater):
+        if isinstance(value, type) and issubclass(value, errors.Reject | errors.RetryLater):
             try:  # as `raise` does with a class
                 raise value
             except BaseException as error:
                 return self._judged(error, handler, attempt)
-        if isinstance(value, Reject | RetryLater):
+        if isinstance(value, errors.Reject | errors.RetryLater):
             return self._judged(value, handler, attempt)
         if inspect.iscoroutine(value) or inspect.isgenerator(value) or inspect.isasyncgen(value):
             if inspect.iscoroutine(value):
@@ -201,7 +191,7 @@ class OutcomePolicy:
         else:
             _warn_return(handler, value)
             return DONE
-        return self._judged(HandlerMisuse(text), handler, attempt)
+        return self._judged(errors.HandlerMisuse(text), handler, attempt)
 
     def raised(
         self, error: BaseException, handler: Handler, row: Row, *, stopped: bool = False
@@ -220,7 +210,7 @@ class OutcomePolicy:
         kind = type(error)  # its own `__class__` may raise
         if issubclass(kind, KeyboardInterrupt):
             self._stop.requested.set()
-        return (stopped and not issubclass(kind, Reject)) or issubclass(kind, LoopEnded)
+        return (stopped and not issubclass(kind, errors.Reject)) or issubclass(kind, LoopEnded)
 
     def _judged(self, error: BaseException, handler: Handler, attempt: int) -> Result:
         """Never fails, even if every attribute of the error raises."""
@@ -231,17 +221,20 @@ class OutcomePolicy:
 
     def _by_kind(self, error: BaseException, handler: Handler, attempt: int) -> Result:
         home = home_of(handler.fn)
-        if isinstance(error, Reject):  # a subclass may not have called `Reject.__init__`
+        if isinstance(error, errors.Reject):  # a subclass may not have called `Reject.__init__`
             text = clean(f"rejected: {text_of(getattr(error, 'reason', error))}")
             return Result(Outcome.DEAD, text, trace=where(error, home))
-        if isinstance(error, RetryLater):
+        if isinstance(error, errors.RetryLater):
             after = getattr(error, "after_seconds", None)
-            if not isinstance(after, int | float) or not 0 <= after <= RETRY_LATER_MAX_SECONDS:
-                after = RETRY_LATER_SECONDS
+            if (
+                not isinstance(after, int | float)
+                or not 0 <= after <= errors.RETRY_LATER_MAX_SECONDS
+            ):
+                after = errors.RETRY_LATER_SECONDS
             return Result(Outcome.LATER, clean(f"{LATER}{text_of(error)}"), float(after))
         trim(error, home)
         text, trace = describe(error, home), trace_of(error, home)
-        if isinstance(error, PayloadError):
+        if isinstance(error, errors.PayloadError):
             raised = error if trace else None  # raised before the handler ran: the text is enough
             return Result(Outcome.DEAD, text, trace=trace, raised=raised)
         delay = self._delay_after(error, handler, attempt)
@@ -254,7 +247,7 @@ class OutcomePolicy:
         try:
             delay = self._backoff(attempt) if wait is None else pause_after(wait, attempt, error)
             if not 0 <= delay <= MAX_BACKOFF_SECONDS:
-                raise ConfigError(f"back-off of {delay!r} s")
+                raise errors.ConfigError(f"back-off of {delay!r} s")
         except BaseException as odd:
             if lacks_memory(odd):
                 raise
@@ -269,12 +262,14 @@ class OutcomePolicy:
         """The result, or a failed try if it came after `until` (monotonic)."""
         if result.outcome in (Outcome.DONE, Outcome.FAILED) and until is not None:
             took, raised = time.monotonic() - since, result.raised
-            reported = isinstance(raised, HandlerTimeout) or (handler.is_async and raised is None)
+            reported = isinstance(raised, errors.HandlerTimeout) or (
+                handler.is_async and raised is None
+            )
             if time.monotonic() > until and not reported:
                 text = f"timeout: the handler took {took:.1f} s, its limit is {handler.timeout:g} s"
                 if raised is not None:
                     text += f"; then it raised {type(raised).__name__}: {text_of(raised)}"
-                late = HandlerTimeout(text)
+                late = errors.HandlerTimeout(text)
                 late.__cause__ = raised
                 return self._judged(late, handler, row.tries + 1)
         return result
@@ -345,4 +340,4 @@ def payload_of(raw: Any, oversize: int | None, handler: Handler) -> Any:
         more = len(faults) - FAULTS_SHOWN
         faults[FAULTS_SHOWN:] = [f"and {more} more"] if more > 0 else []
         text = "; ".join(faults)
-        raise PayloadError(f"the payload does not fit the handler's type: {text}") from None
+        raise errors.PayloadError(f"the payload does not fit the handler's type: {text}") from None

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice, starmap
 
-from msgworker.db import NO_MEMORY
+from msgworker.db.errors import NO_MEMORY
 from msgworker.errors import MsgworkerError
 from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.observers import facts

@@ -13,21 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.db import (
-    Failures,
-    Fate,
-    Trouble,
-    awaited,
-    beside_loop,
-    is_aborted,
-    is_spoilt,
-    reason_of,
-    session_seconds,
-    sever,
-    succession_of,
-    trouble,
-    until_known,
-)
+from msgworker.db.connections import is_spoilt, session_seconds, sever
+from msgworker.db.database import Trouble
+from msgworker.db.drivers import is_aborted
+from msgworker.db.engine import awaited, beside_loop
+from msgworker.db.errors import Failures, Fate, reason_of, trouble, until_known
+from msgworker.db.servers import succession_of
 from msgworker.errors import DatabaseUnavailable, HandlerTimeout, LostClaim
 from msgworker.instance.connections import SAME_CLAIM_RUNS, Connections, TransactionProgress
 from msgworker.instance.observers import facts, log_time_limit

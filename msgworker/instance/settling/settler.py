@@ -19,7 +19,8 @@ from typing import assert_never
 
 from msgworker import events
 from msgworker.counted import plural
-from msgworker.db import kind_of, reason_of, shows_a_row
+from msgworker.db.clock import kind_of
+from msgworker.db.errors import reason_of, shows_a_row
 from msgworker.instance.connections import Connections
 from msgworker.instance.observers import Ran, Spans
 from msgworker.instance.role import Aside, Role

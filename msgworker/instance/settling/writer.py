@@ -10,7 +10,8 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from msgworker.db import Fate, Trouble, reason_of, trouble, until_known
+from msgworker.db.database import Trouble
+from msgworker.db.errors import Fate, reason_of, trouble, until_known
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.instance.observers import facts
 from msgworker.instance.role import Outage
@@ -35,7 +36,7 @@ from msgworker.store import settle as store
 from msgworker.store.done import NotTogether
 from msgworker.store.rows import Row, RowKept
 from msgworker.store.send import check_limits, notify
-from msgworker.table import Tables
+from msgworker.table.tables import Tables
 
 # --- What handlers ask of the table, checked at the start: later, outcomes could not be written.
 

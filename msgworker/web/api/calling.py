@@ -20,16 +20,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from msgworker import errors
 from msgworker.config import as_id
-from msgworker.errors import (
-    DuplicateMessage,
-    JobSealed,
-    KeyUsed,
-    LeaseBusy,
-    MsgworkerError,
-    PayloadError,
-    SelectionChanged,
-)
 from msgworker.message import State
 from msgworker.ops import Ops
 from msgworker.ops.results import Progress, Repaired
@@ -340,16 +332,21 @@ async def _answer(endpoint: Endpoint, request: Request) -> Response:
             found = await _once(endpoint, call)
     except Wrong as error:
         return problem(422, "the request has wrong values; see errors", errors=error.faults)
-    except (SelectionChanged, DuplicateMessage, JobSealed, LeaseBusy) as error:
+    except (
+        errors.SelectionChanged,
+        errors.DuplicateMessage,
+        errors.JobSealed,
+        errors.LeaseBusy,
+    ) as error:
         facts = {
             name: getattr(error, name)
             for name in ("expected", "found", "msg_id")
             if hasattr(error, name)
         }
         return problem(409, site.without(str(error)), **facts)
-    except PayloadError as error:
+    except errors.PayloadError as error:
         return problem(422, site.without(str(error)))
-    except MsgworkerError as error:
+    except errors.MsgworkerError as error:
         if (answer := site.read_errors.answer(error)) is not None:
             raise answer from error
         return problem(409, site.without(str(error)))
@@ -443,7 +440,7 @@ def _body(endpoint: Endpoint, request: Request) -> BaseModel | None:
         values = decode(raw) if raw else {}
         if isinstance(values, dict) and "payload" in values:
             values["payload"] = decode_exactly(raw)["payload"]
-    except PayloadError as error:
+    except errors.PayloadError as error:
         fault = str(error).replace("the payload", "the body")
         raise Wrong([{"field": "", "in": "body", "problem": fault}]) from None
     return _parsed(endpoint.body, values, "body")
@@ -482,7 +479,7 @@ async def _once(endpoint: Endpoint, call: ApiCall) -> Any:
     if before is None:
         try:
             return await endpoint.handler(call)
-        except KeyUsed:
+        except errors.KeyUsed:
             before = await site.ask(site.app.ops.recorded, whose)
     if before is None:
         return problem(409, "a write with this Idempotency-Key was recorded and is gone; look")

@@ -17,7 +17,7 @@ from msgworker.message import State, topic_of
 from msgworker.queries.counts import WINDOWS, HistoryPoint, Overview, TopicInfo, TopicTimes, Window
 from msgworker.store.bounded import Capped
 from msgworker.store.controls import PausedJob
-from msgworker.table import MAX_TOPIC
+from msgworker.table.columns import MAX_TOPIC
 from msgworker.web import charts, shown
 from msgworker.web.pages.messages import LANES, shown_lane
 from msgworker.web.site import Site, page
