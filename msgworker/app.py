@@ -574,11 +574,7 @@ class App(Declaring):
             worker.wake()
 
     def worker(
-        self,
-        *,
-        threads: int = 4,
-        topics: Iterable[str] | None = None,
-        scope: Scope | None = None,
+        self, *, threads: int = 4, topics: Iterable[str] | None = None, scope: Scope | None = None
     ) -> Worker:
         """A worker: `run`, `start`, `stop`, `drain`; as a context manager it stops at the end.
 
@@ -665,8 +661,7 @@ class App(Declaring):
                 return self._setup(chosen, chosen=some, scope=scope, loop=loop, threads=threads)
 
         worker = Worker(
-            make_setup,
-            look=lambda: self._new_setup(self._known.now(), chosen, chosen=some),
+            make_setup, look=lambda: self._new_setup(self._known.now(), chosen, chosen=some)
         )
         with self._workers_lock:
             self._workers.add(worker)

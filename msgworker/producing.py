@@ -7,15 +7,7 @@ from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from threading import get_ident
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    NamedTuple,
-    TypedDict,
-    TypeGuard,
-    TypeVar,
-    cast,
-)
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeGuard, TypeVar, cast
 from uuid import UUID
 from weakref import WeakSet
 

@@ -376,10 +376,7 @@ def schedule(
                 f"the {what} of a schedule is a printable text of 1 to {most} characters, got "
                 f"{text!r:.120}"
             )
-    for what, word, words in (
-        ("catch_up", catch_up, CATCH_UP),
-        ("overlap", overlap, OVERLAP),
-    ):
+    for what, word, words in (("catch_up", catch_up, CATCH_UP), ("overlap", overlap, OVERLAP)):
         if word not in words:
             hint = nearest(str(word), words)
             raise ConfigError(f"schedule {name!r}: unknown {what} {word!r:.60}; {hint}")

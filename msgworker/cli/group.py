@@ -54,10 +54,7 @@ COMMANDS = {
     "schedules": ("upkeep", "List schedules; pause, resume, delete one, or send it now."),
     "jobs": ("jobs", "List jobs; show how far one is; seal one, or cancel it."),
     "audit": ("show", "List what operators did, newest first."),
-    "lanes": (
-        "explain",
-        "List objects that wait, blocked ones first, with their heads.",
-    ),
+    "lanes": ("explain", "List objects that wait, blocked ones first, with their heads."),
     "instances": ("explain", "List live and dead instances with their messages."),
     "locks": ("locks", "List locks: holder, token, since when and for how long."),
     "partitions": ("locks", "Show the current and the next owner of each shard."),

@@ -268,8 +268,7 @@ audited = options(
 )
 """Of every write."""
 writes = options(
-    click.option("--yes", is_flag=True, help="Do not ask before more than one is changed."),
-    audited,
+    click.option("--yes", is_flag=True, help="Do not ask before more than one is changed."), audited
 )
 """Of a write on messages."""
 filters = options(

@@ -37,16 +37,10 @@ log = logger("msgworker.cli")
 @click.option("--priority", type=int, metavar="N", help="0 to 32767; higher first; none: 0.")
 @click.option("--unique-key", metavar="TEXT", help="Only one message holds a key at a time.")
 @click.option(
-    "--unique",
-    type=click.Choice(UNIQUE),
-    default="open",
-    help="Until it has ended, or is purged.",
+    "--unique", type=click.Choice(UNIQUE), default="open", help="Until it has ended, or is purged."
 )
 @click.option(
-    "--on-duplicate",
-    type=click.Choice(ON_DUPLICATE),
-    default="skip",
-    help="If the key is taken.",
+    "--on-duplicate", type=click.Choice(ON_DUPLICATE), default="skip", help="If the key is taken."
 )
 @click.option("--job", type=int, metavar="ID", help="The job that it belongs to, which is open.")
 @by_whom

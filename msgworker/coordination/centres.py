@@ -162,9 +162,7 @@ def open_centre(where: str, engine: sa.Engine | None, *, schema: str | None = No
 def masked_centre(where: str) -> str:
     """The same without passwords."""
     return re.sub(
-        r"//.*@",
-        f"//{MASK}@",
-        re.sub(r"([?&]\w*pass\w*=)[^&]*", rf"\1{MASK}", where, flags=re.I),
+        r"//.*@", f"//{MASK}@", re.sub(r"([?&]\w*pass\w*=)[^&]*", rf"\1{MASK}", where, flags=re.I)
     )
 
 

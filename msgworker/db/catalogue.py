@@ -255,12 +255,7 @@ def policies_of(conn: sa.Connection, tables: Sequence[sa.Table]) -> tuple[Polici
 
 
 def traits_of(
-    conn: sa.Connection,
-    table: sa.Table,
-    *,
-    object_id: str,
-    guard: str,
-    only: Sequence[str] = (),
+    conn: sa.Connection, table: sa.Table, *, object_id: str, guard: str, only: Sequence[str] = ()
 ) -> list[Trait]:
     """The CHECKs and triggers of a table that this login may see, and the collation of its ids.
 

@@ -67,10 +67,7 @@ def code_of(error: BaseException | None) -> tuple[int | None, str | None]:
     first = error.args[0] if error is not None and error.args else None
     number = first if isinstance(first, int) else getattr(error, "errno", None)
     state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
-    return (
-        number if isinstance(number, int) else None,
-        state if isinstance(state, str) else None,
-    )
+    return (number if isinstance(number, int) else None, state if isinstance(state, str) else None)
 
 
 _LOST = (

@@ -15,8 +15,9 @@ from sqlalchemy import Connection, Inspector
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import NullType
 
-from msgworker.db import catalogue, clock, database
-from msgworker.db.database import At, Database, LiveIndex, printing
+from msgworker.db import catalogue
+from msgworker.db.clock import Instants, instants_of, now
+from msgworker.db.database import At, Database, LiveIndex, of, printing
 from msgworker.db.errors import is_overtime, reason_of
 from msgworker.db.types import ColumnLimit, exact
 from msgworker.errors import SchemaError
@@ -60,7 +61,7 @@ def look(
     if described is None:
         described = inspector.get_columns(table.name, schema=table.schema)
     conn = on(inspector)
-    indexes = database.of(conn).indexes_of(conn, table, inspector)
+    indexes = of(conn).indexes_of(conn, table, inspector)
     return LiveTable(True, by_name(described), indexes)
 
 
@@ -121,7 +122,7 @@ def find(inspector: Inspector, spec: MessageTable) -> MessageTable | None:
             raise
         text = f"schema {spec.schema} cannot be looked at: {reason_of(error)}"
         raise SchemaError(text) from error
-    database.of(on(inspector)).check_schema(spec.schema)
+    of(on(inspector)).check_schema(spec.schema)
     if spec.bare_name in names:
         return spec
     same = [name for name in names if name.lower() == spec.bare_name.lower()]
@@ -133,11 +134,11 @@ def find(inspector: Inspector, spec: MessageTable) -> MessageTable | None:
 def weak_storage(inspector: Inspector, spec: MessageTable) -> list[str]:
     """What is wrong with the storage engine, and the statement that fixes it; [] = nothing."""
     conn = on(inspector)
-    storage = database.of(conn).weak_storage(inspector, spec.bare_name, spec.schema)
+    storage = of(conn).weak_storage(inspector, spec.bare_name, spec.schema)
     if not storage:
         return []
     name = printing(conn.dialect).identifier_preparer.format_table(bare(spec))
-    fix = database.of(conn).strong_storage(name)
+    fix = of(conn).strong_storage(name)
     return [f"its storage engine {storage} has no transactions. To fix it: {fix}"]
 
 
@@ -186,12 +187,6 @@ COMPUTED_FROM |= {"finished_at", "available_at", "priority"}  # what generated c
 CHANGING = ("CASCADE", "SET NULL", "SET DEFAULT")
 
 
-def near_names(inspector: Inspector, spec: MessageTable) -> list[str]:
-    """Tables that the name may have meant."""
-    names = inspector.get_table_names(schema=spec.schema)
-    return difflib.get_close_matches(spec.bare_name, names, n=3, cutoff=0.5)
-
-
 def elsewhere(conn: Connection, spec: MessageTable) -> str:
     """The hint for a missing table if another schema has one of its name; empty if none has."""
     found = catalogue.schemas_with(conn, spec.bare_name, but=spec.schema)
@@ -208,7 +203,8 @@ def elsewhere(conn: Connection, spec: MessageTable) -> str:
 def missing_table(conn: Connection, inspector: Inspector, spec: MessageTable) -> str:
     if other := elsewhere(conn, spec):
         return f"table {spec.name} does not exist; {other}; else run `msgworker init-db`"
-    near = near_names(inspector, spec)
+    names = inspector.get_table_names(schema=spec.schema)
+    near = difflib.get_close_matches(spec.bare_name, names, n=3, cutoff=0.5)
     hint = f" Near names: {', '.join(near)}." if near else ""
     return (
         f"table {spec.name} does not exist.{hint} "
@@ -461,17 +457,17 @@ def rows_written(spec: MessageTable, length: int = MAX_ERROR) -> dict[str, dict[
     length: how many characters of an error are kept. The error is the one that is written where
     another one is refused.
     """
-    now: Any = clock.now()  # as it is written: with fractions of a second
-    flag = {"claimed_by": AN_ID, "claimed_at": now, "available_at": None}
-    free = {"claimed_by": None, "claimed_at": now, "available_at": None}
+    at: Any = now()  # as it is written: with fractions of a second
+    flag = {"claimed_by": AN_ID, "claimed_at": at, "available_at": None}
+    free = {"claimed_by": None, "claimed_at": at, "available_at": None}
     clean = {"error_try_times": 0, "crash_times": 0, "later_times": 0, "finished_at": None}
     clean |= {"last_error": None}
     bad = clean | {"last_error": UNWRITABLE[:length]}
     return {
         "claimed": clean | flag | {"status": 1},
-        "done": clean | free | {"status": 2, "finished_at": now},
-        "failed": bad | free | {"status": -1, "error_try_times": 1, "available_at": now},
-        "dead": bad | free | {"status": -1, "error_try_times": spec.max_tries, "finished_at": now},
+        "done": clean | free | {"status": 2, "finished_at": at},
+        "failed": bad | free | {"status": -1, "error_try_times": 1, "available_at": at},
+        "dead": bad | free | {"status": -1, "error_try_times": spec.max_tries, "finished_at": at},
         "released": clean | free | {"status": 0},
     }
 
@@ -483,7 +479,7 @@ def facts(live: Live, *, traced: bool) -> dict[str, Any]:
     """The fields of Tables that say it. traced: headers are read and written."""
     ids, priority, at = (live.columns.get(n) for n in ("msg_id", "priority", "available_at"))
     unnumbered = ids is not None and ids.nullable and ids.default is None and not ids.counts
-    loose, of = live.database.loose_types, live.columns.get("object_id")
+    loose, lane = live.database.loose_types, live.columns.get("object_id")
     defaults = {role: live.columns.get(role) for role in ("status", "error_try_times")}
     return {
         "unfilled": unfilled(live),
@@ -496,14 +492,14 @@ def facts(live: Live, *, traced: bool) -> dict[str, Any]:
         "error_codec": live.error_codec,
         "own_codec": live.own_codec,
         "max_headers": max_headers(live) if traced else 0,
-        "instants": clock.Instants() if at is None or loose else clock.instants_of(at.kind, live.sql),
+        "instants": Instants() if at is None or loose else instants_of(at.kind, live.sql),
         "fold": live.fold,
         # Only a trial shows if messages get ids, and are seen and changed by this login.
         "doubtful": unnumbered or live.policies is not None,
         "counts_ids": ids is not None and ids.counts,
         "reuses_ids": ids is not None and ids.counts and live.reuses_ids,
         "column_limits": column_limits(live),
-        "id_types": (object,) if of is None else catalogue.id_types(live.database, exact(of.kind)),
+        "id_types": catalogue.id_types(live.database, exact(lane.kind)) if lane else (object,),
         **_hooks(live.triggers, live.policies),
     }
 

@@ -357,11 +357,7 @@ def _waits(c: Any) -> tuple[ColumnElement[bool], ...]:
 
 
 def of_status(
-    t: Tables,
-    job: ColumnElement[int],
-    status: Status,
-    *,
-    source: sa.FromClause | None = None,
+    t: Tables, job: ColumnElement[int], status: Status, *, source: sa.FromClause | None = None
 ) -> sa.Select[Any]:
     source = t.message.alias() if source is None else source
     c = t.cols(source)

@@ -35,13 +35,7 @@ from msgworker.store.done import (
     moved_on,
     write_done,
 )
-from msgworker.store.rows import (
-    ME,
-    Expected,
-    by_key,
-    check_written,
-    refuse_at_once,
-)
+from msgworker.store.rows import ME, Expected, by_key, check_written, refuse_at_once
 from msgworker.store.send import send_all
 from msgworker.table.tables import ZERO, Tables, lit
 

@@ -225,12 +225,7 @@ def _merged(own: Page | None, null: Page | None) -> Page:
 
 
 def _read(
-    conn: Connection,
-    t: Tables,
-    places: Sequence[Place],
-    rows: int,
-    build: _Build,
-    shape: _Shape,
+    conn: Connection, t: Tables, places: Sequence[Place], rows: int, build: _Build, shape: _Shape
 ) -> dict[Any, Page]:
     params: dict[str, Any] = {"mw_rows": rows}
     values = [0 if shape.null else place.value for place in places]

@@ -29,11 +29,7 @@ from msgworker.coordination.centres import LazyCentre
 from msgworker.db import errors
 from msgworker.db.connections import Attempt, refusal, watch
 from msgworker.db.errors import masked, secrets_of
-from msgworker.errors import (
-    DatabaseUnavailable,
-    MsgworkerError,
-    SchemaError,
-)
+from msgworker.errors import DatabaseUnavailable, MsgworkerError, SchemaError
 from msgworker.metrics.exposition import Scrapes
 from msgworker.ops import Ops
 from msgworker.queries.counts import Overview

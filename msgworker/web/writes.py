@@ -236,8 +236,5 @@ ON_THINGS = {
     )
 }
 ON_THINGS["release-lock-elsewhere"] = replace(
-    ON_THINGS["release-lock"],
-    kind="release-lock-elsewhere",
-    elsewhere=True,
-    api="",
+    ON_THINGS["release-lock"], kind="release-lock-elsewhere", elsewhere=True, api=""
 )

@@ -122,16 +122,6 @@ def test_an_app_is_quick_to_import() -> None:
     assert len(others) <= 6
 
 
-def test_db_has_no_rings() -> None:
-    inside: dict[str, set[str]] = {}
-    for path in (PACKAGE / "db").glob("*.py"):
-        nodes = [node for node in nodes_of(path) if isinstance(node, ast.ImportFrom)]
-        whole = {one.name for n in nodes if n.module == "msgworker.db" for one in n.names}
-        parts = {n.module.split(".")[2] for n in nodes if (n.module or "")[:13] == "msgworker.db."}
-        inside[path.stem] = whole | parts
-    list(TopologicalSorter(inside).static_order())  # raises CycleError
-
-
 A_DATABASE = re.compile(
     r"postgres|mysql|mariadb|oracle|sqlite|psycopg|pymysql|innodb|galera|wsrep|myisam|\bpg_\w|"
     r"group_replication",

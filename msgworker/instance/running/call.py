@@ -30,15 +30,7 @@ from msgworker.instance.running.outcome import DONE, Result, cancelled, payload_
 from msgworker.instance.running.spans import HandlerSpans
 from msgworker.instance.settling.writer import settlement, what_became
 from msgworker.instance.state import Setup, Shared
-from msgworker.message import (
-    DEFAULT_TOPIC,
-    Message,
-    Outcome,
-    Outgoing,
-    Settled,
-    filled,
-    topic_of,
-)
+from msgworker.message import DEFAULT_TOPIC, Message, Outcome, Outgoing, Settled, filled, topic_of
 from msgworker.payload import decode, quoted
 from msgworker.store import done, recover, schedules
 from msgworker.store import settle as store

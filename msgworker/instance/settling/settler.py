@@ -56,12 +56,7 @@ class Settler:
     """
 
     def __init__(
-        self,
-        setup: Setup,
-        shared: Shared,
-        *,
-        lanes: LaneQueue,
-        on_progress: Callable[[], None],
+        self, setup: Setup, shared: Shared, *, lanes: LaneQueue, on_progress: Callable[[], None]
     ) -> None:
         """lanes: gets the lanes that continue. on_progress: called when there may be something to
         claim, or a free lane for it."""

@@ -55,13 +55,7 @@ OVERLAP = {"skip": "skipped", "replace": "takes its place"}
 async def schedules(site: Site, request: Request) -> dict[str, Any]:
     found = await site.ask(or_missing, site.ops.schedules)
     there = await site.ask(or_missing, site.ops.can_schedule)
-    return {
-        "rows": found,
-        "there": there,
-        "catch_up": CATCH_UP,
-        "overlap": OVERLAP,
-        "most": ROWS,
-    }
+    return {"rows": found, "there": there, "catch_up": CATCH_UP, "overlap": OVERLAP, "most": ROWS}
 
 
 # --- Partitions and locks: who holds which part of the table, and which lock.
