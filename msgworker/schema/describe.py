@@ -61,8 +61,7 @@ def look(
     if described is None:
         described = inspector.get_columns(table.name, schema=table.schema)
     conn = on(inspector)
-    indexes = of(conn).indexes_of(conn, table, inspector)
-    return LiveTable(True, by_name(described), indexes)
+    return LiveTable(True, by_name(described), of(conn).indexes_of(conn, table, inspector))
 
 
 def on(inspector: Inspector) -> Connection:
@@ -133,12 +132,11 @@ def find(inspector: Inspector, spec: MessageTable) -> MessageTable | None:
 
 def weak_storage(inspector: Inspector, spec: MessageTable) -> list[str]:
     """What is wrong with the storage engine, and the statement that fixes it; [] = nothing."""
-    conn = on(inspector)
-    storage = of(conn).weak_storage(inspector, spec.bare_name, spec.schema)
+    database, sql = of(on(inspector)), printing(on(inspector).dialect)
+    storage = database.weak_storage(inspector, spec.bare_name, spec.schema)
     if not storage:
         return []
-    name = printing(conn.dialect).identifier_preparer.format_table(bare(spec))
-    fix = of(conn).strong_storage(name)
+    fix = database.strong_storage(sql.identifier_preparer.format_table(bare(spec)))
     return [f"its storage engine {storage} has no transactions. To fix it: {fix}"]
 
 
@@ -187,6 +185,12 @@ COMPUTED_FROM |= {"finished_at", "available_at", "priority"}  # what generated c
 CHANGING = ("CASCADE", "SET NULL", "SET DEFAULT")
 
 
+def near_names(inspector: Inspector, spec: MessageTable) -> list[str]:
+    """Tables that the name may have meant."""
+    names = inspector.get_table_names(schema=spec.schema)
+    return difflib.get_close_matches(spec.bare_name, names, n=3, cutoff=0.5)
+
+
 def elsewhere(conn: Connection, spec: MessageTable) -> str:
     """The hint for a missing table if another schema has one of its name; empty if none has."""
     found = catalogue.schemas_with(conn, spec.bare_name, but=spec.schema)
@@ -203,8 +207,7 @@ def elsewhere(conn: Connection, spec: MessageTable) -> str:
 def missing_table(conn: Connection, inspector: Inspector, spec: MessageTable) -> str:
     if other := elsewhere(conn, spec):
         return f"table {spec.name} does not exist; {other}; else run `msgworker init-db`"
-    names = inspector.get_table_names(schema=spec.schema)
-    near = difflib.get_close_matches(spec.bare_name, names, n=3, cutoff=0.5)
+    near = near_names(inspector, spec)
     hint = f" Near names: {', '.join(near)}." if near else ""
     return (
         f"table {spec.name} does not exist.{hint} "
