@@ -26,7 +26,13 @@ from msgworker.payload import clean, encode, fitting, is_text
 from msgworker.store import send as store
 from msgworker.table.build import MAX_ACTOR, MAX_JOB
 from msgworker.table.columns import JOB, MAX_KEY, MAX_OBJECT_ID, MAX_TOPIC, MOST_PRIORITY
-from msgworker.table.tables import Tables, enforces_keys, takes_keys, unique_index_name
+from msgworker.table.tables import (
+    KEY_COLUMNS,
+    Tables,
+    enforces_keys,
+    takes_keys,
+    unique_index_name,
+)
 
 if TYPE_CHECKING:  # a caller with a Session has imported the ORM
     from sqlalchemy.orm import Session, scoped_session
@@ -507,11 +513,14 @@ def _check_keys(tables: Tables) -> None:
         hint = (
             "run App.create_schema() or `msgworker init-db`, which add them"
             if tables.spec.is_default
-            else f"add a VARCHAR({MAX_KEY}) and a SMALLINT column, name them, "
-            'MessageTable(unique_key="unique_key", unique_kept="unique_kept"), and run '
-            "create_schema(); `msgworker doctor --sql --advised` prints them"
+            else f"add a VARCHAR({MAX_KEY}), a SMALLINT and an instant, name them, MessageTable("
+            'unique_key="unique_key", unique_kept="unique_kept", finished_at="finished_at"), and '
+            "run create_schema(); `msgworker doctor --sql --advised` prints them"
         )
-        raise ConfigError(f"table {tables.spec.name} has no columns for unique keys; {hint}")
+        lacks = ", ".join(name for name in KEY_COLUMNS if not tables.has(name))
+        raise ConfigError(
+            f"table {tables.spec.name} has no columns for unique keys: {lacks}; {hint}"
+        )
     if not enforces_keys(tables):
         raise SchemaError(
             f"the unique index {unique_index_name(tables)} is missing on {tables.spec.name}: "

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 
 from msgworker import errors
 from msgworker.config import YEAR_SECONDS, number, whole
@@ -22,8 +23,9 @@ from msgworker.coordination.centres import check_instance_type
 from msgworker.coordination.database import DatabaseLocks
 from msgworker.coordination.lease import LockCentre, group_of, hold
 from msgworker.counted import plural
-from msgworker.db.connections import Attempt, connecting, reaching, watch, writing
-from msgworker.db.errors import outage_pause
+from msgworker.db.connections import Attempt, connecting, reaching, unavailable, watch, writing
+from msgworker.db.database import Trouble
+from msgworker.db.errors import outage_pause, trouble
 from msgworker.logs import logger
 from msgworker.queries import instances
 from msgworker.schema import apply
@@ -187,7 +189,7 @@ class Dealer:
 
     def _deal_all(self, t: Tables, check: Any, stopping: threading.Event) -> int:
         """Deal what waits now, not what is sent meanwhile; how many that was."""
-        with reaching(self._app.engine):
+        with self._reaching():
             with connecting(self._app.engine) as conn:
                 last = newest(conn, t)
             count, members, looked = 0, list[str](), -math.inf
@@ -200,6 +202,18 @@ class Dealer:
                 if dealt == 0:
                     break
             return count
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        """What the database has rolled back is dealt later: other programs lock messages, too."""
+        engine = self._app.engine
+        try:
+            with reaching(engine):
+                yield
+        except DBAPIError as error:
+            if trouble(error) is not Trouble.AGAIN:
+                raise
+            raise unavailable(engine, error) from error
 
     def _members(self, t: Tables) -> list[str]:
         """The instance types that take part; take back messages of others."""

@@ -236,8 +236,8 @@ class Shard:
 class Partitions(Scope):
     """Shares out `shards` parts of the table among all workers that have this scope.
 
-    locks: a lock centre. shards: the number of parts; the same for all members. A message
-    belongs to the part that is the remainder of its shard.
+    locks: a lock centre. shards: the number of parts; the same for all members, as `assign` and the
+    topics that they handle. A message belongs to the part that is the remainder of its shard.
     assign: sticky, round_robin, or fn(members, shards, owners) -> {shard: member}.
     ttl: seconds after which the shards of a member that died are free; heartbeat: the interval of
     renewals, a third of that or less. drain_timeout: seconds that a moving shard may be

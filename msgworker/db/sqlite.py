@@ -20,10 +20,17 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
 from sqlalchemy.engine import URL
 from sqlalchemy.engine.reflection import Inspector
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
 
 from msgworker.db import database
-from msgworker.db.connections import attempt, closed_after_failure, connecting, is_ours_alone
+from msgworker.db.connections import (
+    attempt,
+    closed_after_failure,
+    connecting,
+    is_ours_alone,
+    unavailable,
+)
 from msgworker.db.errors import note_rolled_back
 from msgworker.errors import ConfigError, HandlerMisuse, SchemaError
 from msgworker.logs import logger
@@ -309,8 +316,18 @@ class SQLite(database.Database):
                 "shared memory that such mounts do not give; use a local disk",
                 kind,
             )
-        with connecting(engine) as conn:
-            conn.exec_driver_sql(self.set_up_statement).close()
+        until = time.monotonic() + BUSY_SECONDS
+        while True:  # SQLite itself does not wait for a program that writes now
+            try:
+                with connecting(engine) as conn:
+                    conn.exec_driver_sql(self.set_up_statement).close()
+                return
+            except DBAPIError as error:
+                if self.trouble(error) is not database.Trouble.AGAIN:
+                    raise
+                if time.monotonic() >= until:
+                    raise unavailable(engine, error) from error
+            time.sleep(BUSY_LOOK_SECONDS)
 
     @contextmanager
     def user_code(self, conn: sa.Connection) -> Iterator[None]:

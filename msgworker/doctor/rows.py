@@ -492,6 +492,16 @@ def unseen(p: Subject) -> Iterator[Finding]:
         count = plural(len(lost), "shard", "is", "are")
         text = f"{count} owned by no live member ({few(lost, 10)})"
         yield advised("scopes", f"{text}, as of the last heartbeats: their messages wait")
+    apart: dict[tuple[int, ...], list[str]] = {}
+    for topic in sorted({topic for one in who for topic in one.topics or ()}):
+        able = [one for one in who if one.topics is None or topic in one.topics]
+        apart.setdefault(tuple(n for n in scopes.unowned(able) if n not in lost), []).append(topic)
+    apart.pop((), None)
+    for shards, topics in apart.items():
+        count = plural(len(shards), "shard", "is", "are")
+        text = f"{count} owned by live members without a handler for topic {few(topics, 3)}"
+        text = f"{text} ({few(shards, 10)}), as of the last heartbeats: its messages wait there"
+        yield advised("scopes", f"{text}; give each set of topics a group: Partitions(group=...)")
     for one in who:
         ttl, beat = one.scope.get("ttl"), one.scope.get("heartbeat")
         if isinstance(ttl, int | float) and isinstance(beat, int | float) and ttl < 2.99 * beat:

@@ -296,7 +296,7 @@ def why_not(
     if "partitions" in kinds and shard is None:
         told.append("its shard is no whole number, so no member looks at it")
     elif "partitions" in kinds:
-        told.append(f"no live member owns shard {shard}, as of the last heartbeats")
+        told.append(f"no live member that handles it owns shard {shard}, as of the last heartbeats")
     if "instance" in kinds and flag is None:
         types = shlex.join(sorted({str(one.scope["flag"]) for one in who if "flag" in one.scope}))
         deal = command(f"deal {types}")

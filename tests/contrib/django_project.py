@@ -14,6 +14,11 @@ from customers.models import Booking, Invoice  # noqa: E402
 from django.core.management import call_command  # noqa: E402
 from django.db import IntegrityError, connection, transaction  # noqa: E402
 from django.test import Client  # noqa: E402
+from django.test.utils import (  # noqa: E402
+    setup_databases,
+    setup_test_environment,
+    teardown_databases,
+)
 
 from msgworker import Context, DuplicateMessage, HandlerError, Message, PayloadError  # noqa: E402
 from msgworker.contrib.django import app, handler, send, send_many  # noqa: E402
@@ -103,6 +108,22 @@ def handle() -> None:
     told["booked"] = Booking.objects.count()
 
 
+def tests() -> None:
+    """As `manage.py test` does."""
+    setup_test_environment()
+    made = setup_databases(verbosity=0, interactive=False)
+    app().create_schema()
+    send("other")
+    told["sent"] = ids()
+    with app().worker() as worker:
+        worker.start()
+        transaction.set_autocommit(False)
+        send("other")  # it wakes up the worker of this process, if it can
+        transaction.commit()
+        transaction.set_autocommit(True)
+    teardown_databases(made, verbosity=0)
+
+
 def refuse() -> None:
     """Handlers that no App would take are refused at their own line, and leave the others alone."""
 
@@ -134,5 +155,5 @@ def refuse() -> None:
 if __name__ == "__main__":
     call_command("migrate", verbosity=0)
     app().create_schema()
-    {"produce": produce, "handle": handle, "refuse": refuse}[sys.argv[1]]()
+    {one.__name__: one for one in (produce, handle, tests, refuse)}[sys.argv[1]]()
     print(json.dumps(told))

@@ -121,6 +121,12 @@ def test_handlers_use_the_orm_and_refuse_what_would_not_be_in_their_transaction(
         assert "INSERT through Django's connection in a transactional handler" in why
 
 
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_the_test_database_can_be_dropped_at_the_end_of_the_tests(environment):
+    """PostgreSQL drops none to which a program is connected."""
+    assert told(environment, "tests")["sent"] == [1]
+
+
 def test_a_wrong_handler_is_refused_where_it_stands(sqlite, environment_of):
     found = told(environment_of(sqlite), "refuse")
     assert (found["first"], found["sent"]) == ("", 1)
@@ -226,6 +232,8 @@ settings.configure(DATABASES={
     "default": {"ENGINE": "django.db.backends.postgresql", "NAME": "crm", "USER": "anna",
                 "PASSWORD": "p@ss:w/rd", "HOST": "db", "PORT": "5433",
                 "OPTIONS": {"sslmode": "require", "pool": True, "odd": 1}},
+    "role": {"ENGINE": "django.db.backends.postgresql", "NAME": "crm",
+             "OPTIONS": {"assume_role": "crm owner", "options": "-c geqo=off"}},
     "memory": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"},
     "file": {"ENGINE": "django.db.backends.sqlite3", "NAME": "crm.sqlite3"},
 }, MSGWORKER={"alias": "default", "lease_secs": 3})
@@ -234,6 +242,7 @@ from msgworker.contrib.django.connection import url_of
 from msgworker.contrib.django import app
 print(url_of("default").render_as_string(hide_password=False))
 print(url_of("file").database)
+print(url_of("role").query["options"])
 url_of("default")
 for fn in (lambda: url_of("memory"), lambda: url_of("none"), app):
     try:
@@ -245,9 +254,10 @@ for fn in (lambda: url_of("memory"), lambda: url_of("none"), app):
     lines = done.stdout.splitlines()
     assert lines[0] == "postgresql+psycopg://anna:p%40ss%3Aw%2Frd@db:5433/crm?sslmode=require"
     assert lines[1] == str(PROJECT / "crm.sqlite3")
-    assert [line.split()[0] for line in lines[2:]] == ["ConfigError"] * 3
-    assert "memory" in lines[2]
-    assert "lease_seconds" in lines[4]
+    assert lines[2] == r"-c geqo=off -c role=crm\ owner"
+    assert [line.split()[0] for line in lines[3:]] == ["ConfigError"] * 3
+    assert "memory" in lines[3]
+    assert "lease_seconds" in lines[5]
     assert done.stderr.count("OPTIONS odd are not taken over") == 1
 
 

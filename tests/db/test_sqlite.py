@@ -120,6 +120,27 @@ def test_lock_that_is_held_too_long_is_an_error(
     holder.close()
 
 
+def test_the_schema_waits_for_a_program_that_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "theirs.db"
+    app = App(f"sqlite:///{path}")
+    holder = sqlite3.connect(path, isolation_level=None)
+    holder.execute("CREATE TABLE customer (id)")
+    holder.execute("BEGIN IMMEDIATE")
+    with monkeypatch.context() as soon:
+        soon.setattr(sqlite, "BUSY_SECONDS", 0.05)
+        for make in (app.create_schema, app.upgrade_schema):
+            with pytest.raises(DatabaseUnavailable, match="locked"):
+                make()
+    made = in_thread(app.create_schema)
+    time.sleep(0.2)
+    holder.execute("COMMIT")
+    made()
+    holder.close()
+    assert app.create_schema() == []
+
+
 @pytest.mark.parametrize("how", ["deleted", "replaced"])
 def test_an_instance_leaves_a_file_that_is_deleted_or_replaced_under_it(
     tmp_path: Path, how: str

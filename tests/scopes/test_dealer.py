@@ -15,6 +15,7 @@ from msgworker.coordination.dealer import shared_out
 from msgworker.errors import ConfigError, DatabaseUnavailable, SchemaError
 from msgworker.store import locks as store
 from msgworker.store.locks import Undealt
+from tests.support.refusing import ROLLED_BACK
 from tests.support.rows import Table, send
 from tests.support.waiting import in_thread, until
 
@@ -194,15 +195,19 @@ def test_a_dealer_that_is_stopped_before_it_runs_says_so(app, caplog):
     assert Table(app).column("instance_type") == [None]
 
 
-@pytest.mark.long
-def test_a_dealer_waits_for_a_database_that_is_away(app, monkeypatch):
+@pytest.mark.parametrize(
+    "error",
+    [pytest.param(DatabaseUnavailable("gone"), marks=pytest.mark.long), ROLLED_BACK],
+    ids=["away", "rolled back"],
+)
+def test_a_dealer_waits_for_a_database_that_is_away_or_rolls_back(app, monkeypatch, error):
     dealer, asked = Dealer(app, ["asA"]), []
     real = store.flags_there
 
     def flags(*given):
         asked.append(1)
         if len(asked) < 4:
-            raise DatabaseUnavailable("gone")
+            raise error
         dealer.stop()
         return real(*given)
 

@@ -60,3 +60,24 @@ def test_explain_and_doctor_say_when_no_live_member_owns_a_shard(busy):
         locks.release(other)
         until(lambda: table.statuses == [2], "it is done when the shard is free")
     locks.close()
+
+
+def test_doctor_says_when_the_owner_of_a_shard_does_not_handle_a_topic_of_the_others(busy):
+    locks = DatabaseLocks(busy.engine)
+    locks.create_schema()
+    busy.add_handler("u", lambda msg: None)
+    ones, others = (
+        busy.worker(scope=Partitions(locks, shards=4), threads=1, topics=[topic]) for topic in "tu"
+    )
+    says = [f"2 shards are owned by live members without a handler for topic {t}" for t in "tu"]
+    with ones, others:
+        for worker in (ones, others):
+            worker.start()
+        until(lambda: _beats(ones, others) or all(s in told(busy) for s in says), "doctor says so")
+        assert "is owned by no live member" not in told(busy)
+    locks.close()
+
+
+def _beats(*workers):
+    for worker in workers:
+        worker.instance.heartbeat.wake()

@@ -14,6 +14,7 @@ from typing import Any, Unpack
 import sqlalchemy as sa
 from asgiref.sync import sync_to_async
 from django.conf import settings
+from django.core import mail
 from django.db import DatabaseError, Error, close_old_connections, connections, transaction
 from sqlalchemy.engine.result import IteratorResult, SimpleResultMetaData
 from sqlalchemy.exc import DBAPIError
@@ -112,6 +113,9 @@ def url_of(alias: str) -> sa.URL:
 
 def _postgresql(alias: str, given: Mapping[str, Any]) -> sa.URL:
     query, host, port = _query(alias, given, _LIBPQ), given.get("HOST") or "", given.get("PORT")
+    if role := (given.get("OPTIONS") or {}).get("assume_role"):
+        role = re.sub(r"([\\ ])", r"\\\1", role)
+        query["options"] = f"{query.get('options', '')} -c role={role}".strip()
     if "," in f"{host}{port or ''}":  # several servers, as libpq takes them
         hosts, ports = f"{host}".split(","), f"{port or ''}".split(",")
         if len(ports) == 1:
@@ -333,13 +337,19 @@ def app(alias: str | None = None) -> App:
     with _lock:
         found = _apps.get(key)
         if found is None:
-            found = DjangoApp(url, table=asked.table, **asked.app)
+            found = DjangoApp(_source(url), table=asked.table, **asked.app)
             for topic, fn, more in _handlers:
                 found._declare(topic, fn, more)
             _apps[key] = found
             if alias == asked.alias:
                 brings(PROGRAM, APP)
         return found
+
+
+def _source(url: sa.URL) -> sa.URL | sa.Engine:
+    """During tests no connection stays open, with which the test database could not be dropped."""
+    is_test = hasattr(mail, "outbox")  # so Django's manual says
+    return sa.create_engine(url, poolclass=sa.NullPool) if is_test else url
 
 
 def _its_table() -> MessageTable:
@@ -458,7 +468,8 @@ class DjangoConnection(Borrowed):
         )
 
     def on_commit(self, fn: Callable[[], None]) -> None:
-        transaction.on_commit(fn, using=self.alias)
+        with suppress(transaction.TransactionManagementError):  # autocommit is off: it is not known
+            transaction.on_commit(fn, using=self.alias)
 
     def _values(self, compiled: Any, given: Mapping[str, Any]) -> list[Any]:
         values = compiled.construct_params(given)
