@@ -50,7 +50,7 @@ class Consumer:
         self.err = folder / f"consumer{number}.err"
         for file in (self.out, self.err):
             file.touch()
-        self.process = nursery.hatch([url, *options], self.out, self.err)
+        self.process = nursery.Child([url, *options], self.out, self.err)
         self.alive_at = time.monotonic()
         self.ended_at: float | None = None
         self.told_to_stop = False
