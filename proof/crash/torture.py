@@ -451,22 +451,9 @@ class Torture:
             "metered": set(self.features.of(METERED))
             if "per_second" in self.scenario.terms
             else (),
-            "outages": list(merged([*self.outages, *self.idle])),
+            "outages": [*self.outages, *self.idle],
         }
         return self.trial.judge(also=self.features.events(), **{**terms, **self.scenario.terms})
-
-
-def merged(intervals: list[Outage]) -> Iterator[Outage]:
-    """The same time, in intervals of which none meet."""
-    begin, end = -inf, -inf
-    for away, back in sorted(intervals):
-        if away > end:
-            if end > -inf:
-                yield begin, end
-            begin, end = away, back
-        end = max(end, back)
-    if end > -inf:
-        yield begin, end
 
 
 def left(verdict: Verdict) -> list[Row]:

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ from msgworker.instance.liveness.watchdog import Watchdog
 from msgworker.instance.state import Shared
 from msgworker.store import lease
 from tests.support.databases import async_url
-from tests.support.holes import holes
+from tests.support.proxy import Proxy
 from tests.support.rounds import beat, declared_dead
 from tests.support.rows import Table, send
 from tests.support.sessions import SLEEP
@@ -67,8 +68,9 @@ def test_handlers_on_half_open_connections_run_again_on_others(app_with, kind, m
     monkeypatch.setattr(watchdog, "LEAST_SECONDS", 2.0)
     near = app_with()
     table, starts, gate = Table(near), list[int](), threading.Event()
-    with holes(near.engine.url) as between:
-        app = app_of(between.url, kind, lease_seconds=2.0)
+    url = near.engine.url.render_as_string(hide_password=False)
+    with closing(Proxy.before(url)) as between:
+        app = app_of(sa.make_url(between.url_of(url)), kind, lease_seconds=2.0)
 
         def before(msg: Message) -> None:
             starts.append(msg.msg_id)
@@ -79,7 +81,7 @@ def test_handlers_on_half_open_connections_run_again_on_others(app_with, kind, m
         with app.worker(threads=2) as worker:
             worker.start()
             until(lambda: sorted(starts) == ids, "both run")
-            between.open()
+            between.strand()
             gate.set()
             until(lambda: table.statuses == [2, 2], "both are done")
             late = send(near, "c", "d")

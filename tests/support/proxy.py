@@ -210,6 +210,7 @@ class _Pair:
     client: socket.socket
     server: socket.socket
     reader: Reader
+    stranded: bool = False
     doomed: bool = False
     answer: bytes = b""
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -278,6 +279,12 @@ class Proxy:
     def hole(self) -> None:
         """Bytes vanish in both directions, for living and new connections; nothing is closed."""
         self.mode = Mode.HOLE
+
+    def strand(self) -> None:
+        """The same for those that live now; new ones work."""
+        with self._lock:
+            for pair in self._pairs:
+                pair.stranded = True
 
     def heal(self) -> None:
         """Pass again. What vanished is gone, so connections that met a hole are reset."""
@@ -354,7 +361,7 @@ class Proxy:
         asks = source is pair.client
         try:
             while data := source.recv(CHUNK):
-                if self.mode is Mode.HOLE:
+                if self.mode is Mode.HOLE or pair.stranded:
                     continue
                 if self.delay_seconds:
                     time.sleep(self.delay_seconds)
