@@ -9,7 +9,6 @@ B5  what is written to checks the token: a write is never behind one of a later 
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,14 +22,12 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from msgworker.coordination import DatabaseLocks, Lease
 from msgworker.coordination import database as database_module
-from msgworker.coordination import lease as lease_module
 from msgworker.testing import Clock
-from proof.machines.machines import LONG_RUNS, forget_locks, run
+from proof.machines.machines import LONG_RUNS, forget_locks, numbers, on_a_clock, run
 
 RUNS = 40
 TTLS = (1.0, 3.0)
 KEPT = 1.0
-numbers = itertools.count()
 
 
 @dataclass
@@ -229,17 +226,12 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     engines = []
 
     def made(kind: type[DatabaseLocks]) -> type[Machine]:
-        engine = sa.create_engine(f"sqlite:///{tmp_path / 'locks.db'}", poolclass=sa.QueuePool)
-        sa.event.listen(engine, "connect", lambda raw, _: raw.execute("PRAGMA synchronous=OFF"))
-        clock, local = Clock(), [1000.0]
-        clock.attach(engine)
-        for module in (lease_module, database_module):
-            monkeypatch.setattr(module, "clock", lambda: local[0])
+        engine, time = on_a_clock(tmp_path, monkeypatch)
         monkeypatch.setattr(database_module, "KEPT_SECONDS", KEPT)
         centre = kind(engine)
         centre.create_schema()
         engines.append((centre, engine))
-        return type("Made", (Machine,), {"locks": centre, "clock": clock, "local": local})
+        return type("Made", (Machine,), time | {"locks": centre})
 
     yield made
     for centre, engine in engines:

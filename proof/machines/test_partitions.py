@@ -9,21 +9,17 @@ C6  no name of a member is used twice
 
 from __future__ import annotations
 
-import itertools
-import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 from hypothesis import Phase
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     invariant,
     precondition,
@@ -32,14 +28,18 @@ from hypothesis.stateful import (
 
 from msgworker import MessageTable
 from msgworker.coordination import DatabaseLocks, Lease, Partitions
-from msgworker.coordination import database as database_module
-from msgworker.coordination import lease as lease_module
 from msgworker.coordination import partitions as partitions_module
 from msgworker.coordination.partitions import Member
-from msgworker.instance.state import InstanceView
-from msgworker.table.build import tables_for
-from msgworker.testing import Clock
-from proof.machines.machines import LONG_RUNS, forget_locks, run
+from msgworker.table import tables_for
+from proof.machines.machines import (
+    LONG_RUNS,
+    Fleet,
+    forget_locks,
+    numbers,
+    on_a_clock,
+    run,
+    standing,
+)
 
 RUNS = 40
 STEPS = 20
@@ -47,17 +47,6 @@ SHARDS = 4
 TTL = 3.0
 DRAIN = 2.0
 MOST_MEMBERS = 3
-numbers = itertools.count()
-
-
-@pytest.fixture(autouse=True)
-def silent() -> Iterator[None]:
-    """Members come and go some ten thousand times."""
-    log = logging.getLogger("msgworker.instance")
-    before = log.level
-    log.setLevel(logging.CRITICAL)
-    yield
-    log.setLevel(before)
 
 
 @dataclass(eq=False)
@@ -79,12 +68,10 @@ class Watched(DatabaseLocks):
         return super().release_all(leases)
 
 
-class Machine(RuleBasedStateMachine):
+class Machine(Fleet):
     """Up to three members that join, work, leave, die and are paused."""
 
     locks: Watched
-    clock: Clock
-    local: list[float]
     tables: Any
     kind: type[Member] = Member
 
@@ -114,19 +101,9 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def join(self) -> None:
         holding: set[int] = set()
-        log = logging.LoggerAdapter(logging.getLogger("msgworker.instance"), {})
-        standing = InstanceView(
-            tables=self.tables,
-            instance_id=lambda: "host",
-            holding=lambda: set(holding),
-            wake=lambda: None,
-            log=log,
-        )
-        self.lives.append(Life(self.kind(self.scope, standing), holding))
+        member = self.kind(self.scope, standing(self.tables, lambda: set(holding)))
+        self.lives.append(Life(member, holding))
         self.step(len(self.lives) - 1)  # it is a member now, and has nothing yet
-
-    def one(self, number: int) -> Life | None:
-        return self.lives[number % len(self.lives)] if self.lives else None
 
     @rule(number=st.integers(0, 5))
     def step(self, number: int) -> None:
@@ -178,11 +155,6 @@ class Machine(RuleBasedStateMachine):
             self.pass_time(0.6 * TTL)
             for life in [one for one in self.lives if one is not still]:
                 self.step(self.lives.index(life))
-
-    @rule(seconds=st.sampled_from([0.2, 0.5, 1.0, 4.0]))
-    def pass_time(self, seconds: float) -> None:
-        self.clock.advance(seconds)
-        self.local[0] += seconds
 
     @invariant()
     def nobody_looks_where_another_looks(self) -> None:
@@ -279,13 +251,8 @@ class KeepsWhatIsLost(Member):
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes the class of machines over a kind of member; on the clock of the test."""
-    engine = sa.create_engine(f"sqlite:///{tmp_path / 'locks.db'}", poolclass=sa.QueuePool)
-    sa.event.listen(engine, "connect", lambda raw, _: raw.execute("PRAGMA synchronous=OFF"))
-    clock, local = Clock(), [1000.0]
-    clock.attach(engine)
-    for module in (lease_module, database_module):
-        monkeypatch.setattr(module, "clock", lambda: local[0])
-    monkeypatch.setattr(partitions_module, "monotonic", lambda: local[0])
+    engine, time = on_a_clock(tmp_path, monkeypatch)
+    monkeypatch.setattr(partitions_module, "monotonic", lambda: time["local"][0])
     # Who is to have what depends on the order of names: a replay must find the same.
     monkeypatch.setattr(partitions_module, "new_owner", lambda label: f"m{next(numbers):09d}")
     centre = Watched(engine)
@@ -293,8 +260,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     tables = tables_for(MessageTable(), centre._tables.database)
 
     def made(kind: type[Member]) -> type[Machine]:
-        facts = {"locks": centre, "clock": clock, "local": local, "tables": tables, "kind": kind}
-        return type("Made", (Machine,), facts)
+        return type("Made", (Machine,), time | {"locks": centre, "tables": tables, "kind": kind})
 
     yield made
     centre.close()

@@ -10,9 +10,6 @@ D5  what is looked at under a lock is claimed before the lock is given up
 
 from __future__ import annotations
 
-import itertools
-import logging
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,20 +19,24 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import Phase
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import initialize, precondition, rule
 
 from msgworker import App, MessageTable
 from msgworker.coordination import DatabaseLocks, Lease, Segments
-from msgworker.coordination import database as database_module
-from msgworker.coordination import lease as lease_module
 from msgworker.coordination.segments import EMPTY_SECONDS, Walker
 from msgworker.errors import LocksUnavailable
-from msgworker.instance.state import InstanceView
 from msgworker.store import claim, slices
 from msgworker.store.slices import Place
-from msgworker.table.columns import Slice
-from msgworker.testing import Clock
-from proof.machines.machines import LONG_RUNS, forget_locks, run
+from msgworker.table import Slice
+from proof.machines.machines import (
+    LONG_RUNS,
+    Fleet,
+    forget_locks,
+    numbers,
+    on_a_clock,
+    run,
+    standing,
+)
 
 RUNS = 40
 STEPS = 20
@@ -52,17 +53,6 @@ LAYOUTS = (
 WHO = st.integers(0, MOST_LIVES - 1)
 LAYOUT = st.integers(0, len(LAYOUTS) - 1)
 ON_OUTAGE = st.sampled_from(["stop", "unscoped"])
-numbers = itertools.count()
-
-
-@pytest.fixture(autouse=True)
-def silent() -> Iterator[None]:
-    """Locks go and come some ten thousand times."""
-    log = logging.getLogger("msgworker.instance")
-    before = log.level
-    log.setLevel(logging.CRITICAL)
-    yield
-    log.setLevel(before)
 
 
 class Watched(DatabaseLocks):
@@ -102,13 +92,11 @@ class Life:
         return all(self.empty.get(shard, 0.0) > now for shard in shards)
 
 
-class Machine(RuleBasedStateMachine):
+class Machine(Fleet):
     """Up to two workers that walk round, are stopped, die, lose the locks, get other layouts."""
 
     locks: Watched
     app: App
-    clock: Clock
-    local: list[float]
     kind: type[Walker] = Walker
 
     @initialize(layout=LAYOUT, on_outage=ON_OUTAGE, full=st.booleans())
@@ -145,22 +133,11 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.lives) < MOST_LIVES)
     @rule(layout=LAYOUT, on_outage=ON_OUTAGE)
     def join(self, layout: int, on_outage: Any) -> None:
-        log = logging.LoggerAdapter(logging.getLogger("msgworker.instance"), {})
-        standing = InstanceView(
-            tables=self.app.tables,
-            instance_id=lambda: "host",
-            holding=lambda: (),
-            wake=lambda: None,
-            log=log,
-        )
         layout_of = self.layouts[layout]
         scope = Segments(self.locks, layout_of, on_outage=on_outage, ttl=TTL, hold=HOLD)
-        walker = self.kind(scope, standing, lambda: self.local[0])
+        walker = self.kind(scope, standing(self.app.tables, tuple), lambda: self.local[0])
         walker._offset = len(self.lives)  # a run must come out the same when it is tried again
         self.lives.append(Life(walker, scope, f"w{next(numbers)}"))
-
-    def one(self, number: int) -> Life | None:
-        return self.lives[number % len(self.lives)] if self.lives else None
 
     @rule(number=WHO, dies=st.booleans())
     def go(self, number: int, dies: bool) -> None:
@@ -179,11 +156,6 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def locks_go_or_come(self) -> None:
         self.locks.away = not self.locks.away
-
-    @rule(seconds=st.sampled_from([0.1, 0.5, 1.0, 2.0, 4.0]))
-    def pass_time(self, seconds: float) -> None:
-        self.clock.advance(seconds)
-        self.local[0] += seconds
 
     # ------------------------------------------------------------ steps
 
@@ -421,19 +393,13 @@ class StopsForGood(Walker):
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes the class of machines over a kind of worker; on the clock of the test."""
-    engine = sa.create_engine(f"sqlite:///{tmp_path / 'round.db'}", poolclass=sa.QueuePool)
-    sa.event.listen(engine, "connect", lambda raw, _: raw.execute("PRAGMA synchronous=OFF"))
-    clock, local = Clock(), [1000.0]
-    clock.attach(engine)
-    for module in (lease_module, database_module):
-        monkeypatch.setattr(module, "clock", lambda: local[0])
+    engine, time = on_a_clock(tmp_path, monkeypatch)
     app = App(engine, table=MessageTable(shard="shard", shards=SHARDS))
     app.create_schema()
     centre = Watched(engine)
 
     def made(kind: type[Walker]) -> type[Machine]:
-        facts = {"locks": centre, "app": app, "clock": clock, "local": local, "kind": kind}
-        return type("Made", (Machine,), facts)
+        return type("Made", (Machine,), time | {"locks": centre, "app": app, "kind": kind})
 
     yield made
     centre.close()
