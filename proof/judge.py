@@ -17,18 +17,7 @@ from math import inf
 from operator import attrgetter, itemgetter
 from typing import Literal, NamedTuple
 
-from proof.history import (
-    DONE,
-    FAILED,
-    NEW,
-    PROCESSING,
-    Event,
-    Final,
-    Kind,
-    Outage,
-    Outcome,
-    Row,
-)
+from proof.history import DONE, FAILED, NEW, PROCESSING, Event, Final, Kind, Outage, Outcome, Row
 
 STATUSES = frozenset({NEW, PROCESSING, DONE, FAILED})
 CHAIN, SENT_BY, ON_DONE, ON_DEAD = "chain", "chain.sent", "chain.done", "chain.dead"

@@ -612,10 +612,7 @@ BAD_TABLES: dict[str, tuple[Rule, Tale]] = {
         "unfinished and told as done": lived(CHAINS | made(ON_DONE, 11)),
     }.items()
 } | {
-    "two seen with a key": (
-        Rule.KEYS,
-        keyed(held=[(3.0, [("b", 3), ("a", 1), ("a", 2)])]),
-    ),
+    "two seen with a key": (Rule.KEYS, keyed(held=[(3.0, [("b", 3), ("a", 1), ("a", 2)])])),
     "two left with a key": (Rule.KEYS, keyed({4: row("keyed", 1, key="a")})),
     "one that failed holds its key": (Rule.KEYS, keyed({4: row("keyed", -1, 1, key="a")})),
     "a send that is gone": (Rule.KEYS, keyed(sends=[Keyed("a", 9)])),

@@ -256,10 +256,7 @@ _emptied: list[str] = []
 def _emptied_it(base: sa.URL, label: str) -> bool:
     """Whether the database is as new; one whose settings a test has changed is not."""
     for_all = f"d.datname = '{label}'"
-    _administer(
-        base,
-        f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity d WHERE {for_all}",
-    )
+    _administer(base, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity d WHERE {for_all}")
     settings = "pg_db_role_setting s JOIN pg_database d ON d.oid = s.setdatabase"
     if _administer(base, f"SELECT 1 FROM {settings} WHERE {for_all}"):
         return False
@@ -269,7 +266,7 @@ def _emptied_it(base: sa.URL, label: str) -> bool:
         with engine.connect() as conn:
             found = conn.exec_driver_sql(
                 "SELECT quote_ident(nspname) FROM pg_namespace "
-                "WHERE nspname NOT LIKE 'pg\\_%%' AND nspname <> 'information_schema'",
+                "WHERE nspname NOT LIKE 'pg\\_%%' AND nspname <> 'information_schema'"
             )
             for schema in found.scalars().all():
                 conn.exec_driver_sql(f"DROP SCHEMA {schema} CASCADE")

@@ -63,11 +63,7 @@ def test_a_run_names_loudly_what_it_did_not_test(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("needs", "failed"),
-    [
-        ("chromium, mariadb", ["mariadb"]),
-        ("all", ["prometheus", "mariadb"]),
-    ],
+    ("needs", "failed"), [("chromium, mariadb", ["mariadb"]), ("all", ["prometheus", "mariadb"])]
 )
 def test_what_a_run_needs_may_not_be_missing(tmp_path: Path, needs: str, failed: list[str]) -> None:
     code, out = run(tmp_path, needs)

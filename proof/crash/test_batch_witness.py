@@ -116,8 +116,7 @@ def test_only_a_batch_that_was_committed_is_written_down_as_done(
         monkeypatch.setattr(owner, name, getattr(owner, name))
     told: list[int] = []
     witness: Any = SimpleNamespace(
-        _tell=SimpleNamespace(now=lambda: 1.0),
-        _told_of=lambda row, *_: told.append(row.msg_id),
+        _tell=SimpleNamespace(now=lambda: 1.0), _told_of=lambda row, *_: told.append(row.msg_id)
     )
     watch_batches(witness)
 

@@ -227,9 +227,7 @@ def test_one_of_two_nodes_sends_a_unique_key(apps: list[App]) -> None:
     assert statuses(apps[2]) == [0]
 
 
-def test_a_request_to_cancel_that_two_nodes_end_at_once_harms_no_heartbeat(
-    apps: list[App],
-) -> None:
+def test_a_request_to_cancel_that_two_nodes_end_at_once_harms_no_heartbeat(apps: list[App]) -> None:
     """An instance that starts ends open requests, too, and must not fail for another's COMMIT."""
     (msg_id,) = sent(apps[0], "a")
     flags.flagged(apps[0], msg_id)
@@ -309,9 +307,7 @@ def test_a_schema_that_two_nodes_record_at_once_is_recorded(apps: list[App]) -> 
             assert conn.exec_driver_sql("SELECT count(*) FROM msgworker_lease").scalar() == 1
 
 
-def test_ids_of_two_nodes_ascend_where_inserts_wait_for_what_is_committed(
-    apps: list[App],
-) -> None:
+def test_ids_of_two_nodes_ascend_where_inserts_wait_for_what_is_committed(apps: list[App]) -> None:
     ids = []
     for turn in range(60):
         with apps[turn % 3].engine.begin() as conn:
@@ -457,9 +453,7 @@ def test_a_first_host_that_is_away_is_passed_over(cluster: Galera) -> None:
         open_engine("mysql+pymysql://root@a/b?host=c:3306")
 
 
-def test_a_group_of_mysql_is_known(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_group_of_mysql_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """By its settings alone: no group is started."""
     monkeypatch.setenv(CHOSEN, "mysql-9.7")
     try:

@@ -19,12 +19,7 @@ from typing import Any
 import pytest
 from hypothesis import Phase
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from msgworker import MessageTable
 from msgworker.coordination import DatabaseLocks, Lease, Partitions

@@ -21,9 +21,7 @@ from tests.oracle_lint import lint, parts_of_block
 
 Handler = Callable[..., Variable | None]
 
-_NOT_RUN = {
-    r"\bv\$\w+": lambda: ora(942, "table or view does not exist"),
-}
+_NOT_RUN = {r"\bv\$\w+": lambda: ora(942, "table or view does not exist")}
 """What a login without further rights is refused."""
 _TRANSACTION = re.compile(r"^\s*begin\b.*dbms_transaction", re.I | re.S)
 _STATISTICS = re.compile(r"BEGIN DBMS_STATS\.")  # PL/SQL, which ends with a semicolon

@@ -205,11 +205,7 @@ def test_no_rule_starts_again_what_has_ended(base: Base) -> None:
 
 @pytest.mark.parametrize(
     ("name", "broken"),
-    [
-        ("living", lambda *_: []),
-        ("_renumber", lambda *_: None),
-        ("hold", lambda *_: True),
-    ],
+    [("living", lambda *_: []), ("_renumber", lambda *_: None), ("hold", lambda *_: True)],
     ids=["changed beside the living", "numbers stay", "the start does not ask"],
 )
 def test_a_broken_rule_is_noticed(

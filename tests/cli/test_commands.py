@@ -429,15 +429,7 @@ def test_rerun_says_why_not(crm: Cli, folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "given",
-    [
-        (),
-        ("1", "--dead"),
-        ("1", "--topic", "t"),
-        ("one",),
-        ("-1",),
-        ("1;--",),
-        (str(10**30),),
-    ],
+    [(), ("1", "--dead"), ("1", "--topic", "t"), ("one",), ("-1",), ("1;--",), (str(10**30),)],
 )
 def test_rerun_on_the_command_line_refuses(crm: Cli, given: tuple[str, ...]) -> None:
     done = crm("rerun", *given, *AT)

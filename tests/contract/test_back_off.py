@@ -68,9 +68,7 @@ def test_a_message_outlives_an_outage_of_a_minute(msgworker_db: Database):
     assert sum(done) == 1
 
 
-def test_the_first_pause_is_a_setting_of_the_app_or_the_handler_s_own_wait(
-    msgworker_db: Database,
-):
+def test_the_first_pause_is_a_setting_of_the_app_or_the_handler_s_own_wait(msgworker_db: Database):
     for settings, wait, least, most in (
         ({}, None, 20, 25),
         ({"backoff_seconds": 3}, None, 3, 3.75),

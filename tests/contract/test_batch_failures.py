@@ -374,9 +374,7 @@ def test_the_context_of_one_message_says_that_its_error_is_raised(
     assert "raise the error" in raised[0]
 
 
-def test_a_fan_out_in_a_transactional_batch_names_all_options_to_leave_out(
-    sqlite_app: App,
-) -> None:
+def test_a_fan_out_in_a_transactional_batch_names_all_options_to_leave_out(sqlite_app: App) -> None:
     @sqlite_app.handler("t", batch=5, transactional=True)
     def handle(messages: list[Message], ctx: BatchContext) -> None:
         with pytest.raises(HandlerMisuse, match=r"leave out batch=\.\.\. and transactional=True"):

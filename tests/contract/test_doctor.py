@@ -335,11 +335,7 @@ def test_an_index_of_before_that_has_more_rows_serves_and_is_built_anew(make_app
         "oldest": ("msg_id", f"({opened}) AND available_at IS NULL"),
     }[suffix]
     name = f"msgworker_message_{suffix}"
-    run(
-        app,
-        f"DROP INDEX {name}",
-        f"CREATE INDEX {name} ON msgworker_message ({on}) WHERE {where}",
-    )
+    run(app, f"DROP INDEX {name}", f"CREATE INDEX {name} ON msgworker_message ({on}) WHERE {where}")
     other = make_app()
     other.add_handler("t", lambda msg: None)
     send(other, "a", None)

@@ -26,10 +26,7 @@ def test_an_edit_changes_what_is_given_and_keeps_the_rest(app, table):
     (msg_id,) = put(app, ("a", FAILED), payload='{"n": 1}', priority=2)
     would = app.ops.edit(msg_id, payload={"n": 2}, priority=5, dry_run=True)
     assert (would, would.dry_run, would.sample[0].payload) == (1, True, None)
-    assert would.changes == (
-        Edited("payload", '{"n": 1}', '{"n":2}'),
-        Edited("priority", 2, 5),
-    )
+    assert would.changes == (Edited("payload", '{"n": 1}', '{"n":2}'), Edited("priority", 2, 5))
     assert table.one("payload", "priority") == ('{"n": 1}', 2)
     done = app.ops.edit(
         msg_id, payload={"n": 2}, priority=5, seen=would.seen, reason="typo", actor="anna"

@@ -75,10 +75,7 @@ def test_counts_are_exact_of_a_small_table_and_bounded_of_a_large_one(app, table
         found = counts.counts(conn, app.tables, most=5)
     by_word = {one.status: one for one in found}
     assert (by_word[State.NEW].count, by_word[State.NEW].exact) == (5, Exact.AT_LEAST)
-    assert (by_word[State.PROCESSING].count, by_word[State.PROCESSING].exact) == (
-        3,
-        Exact.EXACT,
-    )
+    assert (by_word[State.PROCESSING].count, by_word[State.PROCESSING].exact) == (3, Exact.EXACT)
     failed = [one for one in found if one.status in (State.FAILED, State.DEAD)]
     assert sum(one.count for one in failed) == 5
     assert {one.exact for one in failed} == {Exact.AT_LEAST}
@@ -707,10 +704,7 @@ def test_what_may_be_done_with_a_message_is_what_ops_accept(make_app, on_dead):
             kind
             for kind in ("rerun", "discard", "cancel", "acknowledge")
             if getattr(app.ops, kind)(
-                [msg_id],
-                dry_run=True,
-                reason="r",
-                **({"force": True} if kind == "rerun" else {}),
+                [msg_id], dry_run=True, reason="r", **({"force": True} if kind == "rerun" else {})
             )
         }
         if app.ops.edit(msg_id, payload="new", dry_run=True):

@@ -186,10 +186,7 @@ def refuse_listen(engine: sa.Engine) -> list[str]:
 @pytest.mark.long
 @pytest.mark.parametrize("refused", [False, True], ids=["listens", "LISTEN is refused"])
 def test_notifications_end_no_drain_on_a_small_pool(
-    postgresql: Database,
-    make_app: Any,
-    refused: bool,
-    caplog: pytest.LogCaptureFixture,
+    postgresql: Database, make_app: Any, refused: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """They are hints: neither does the listener take the connection that a settle needs, nor is a
     server that refuses LISTEN one that is away."""

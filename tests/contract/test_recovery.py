@@ -19,14 +19,7 @@ from msgworker.instance.liveness.requests import OperatorRequests
 from msgworker.store import lease, recover
 from tests.support.leases import dead_holds, leases, renewed
 from tests.support.refusing import refuse
-from tests.support.rounds import (
-    beat,
-    by_hand,
-    declared_dead,
-    doubted,
-    fetch,
-    recover_what_is_stale,
-)
+from tests.support.rounds import beat, by_hand, declared_dead, doubted, fetch, recover_what_is_stale
 from tests.support.rows import Table, send
 from tests.support.waiting import until
 

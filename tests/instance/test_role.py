@@ -24,9 +24,7 @@ class Idle(Role):
     """Does nothing, and would rest for ten minutes."""
 
     def __init__(
-        self,
-        wake: threading.Event,
-        stop_for: Callable[[MsgworkerError], None] | None = None,
+        self, wake: threading.Event, stop_for: Callable[[MsgworkerError], None] | None = None
     ) -> None:
         super().__init__("idle", LOG, wake=wake, stop_for=stop_for)
         self.rounds = threading.Semaphore(0)

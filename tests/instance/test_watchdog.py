@@ -103,11 +103,7 @@ def test_handlers_hear_of_the_end_of_the_lease_not_of_trust(watched: Watched) ->
     ],
 )
 def test_it_rests_until_the_next_deadline(
-    watched: Watched,
-    timeouts: bool,
-    until: float | None,
-    give_up_at: float | None,
-    pause: float,
+    watched: Watched, timeouts: bool, until: float | None, give_up_at: float | None, pause: float
 ) -> None:
     watched.runs(until)
     watched.clock.now = 150.0

@@ -148,9 +148,7 @@ def test_a_log_in_leads_on_to_the_page_that_was_asked_for(sqlite_app: App, root:
     assert client.get(wanted).status_code == 200
 
 
-def test_a_form_that_comes_after_the_session_has_ended_leads_to_the_log_in(
-    sqlite_app: App,
-) -> None:
+def test_a_form_that_comes_after_the_session_has_ended_leads_to_the_log_in(sqlite_app: App) -> None:
     client = Browser(dashboard_with(sqlite_app, f"ann operator {TOKEN}", actions=True))
     sent = {"origin": HERE, "referer": f"{HERE}/act/pause-topic?name=t"}
     found = client.post("/act/pause-topic", data={"name": "t", "reason": "r"}, headers=sent)

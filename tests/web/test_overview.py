@@ -19,8 +19,7 @@ from tests.support.ops import FAILED, NEW, many_dead, put
 
 
 @pytest.mark.parametrize(
-    ("a_minute", "text"),
-    [(0, "0"), (0.01, "< 0.1"), (0.5, "0.5"), (9.96, "10"), (1234.5, "1,234")],
+    ("a_minute", "text"), [(0, "0"), (0.01, "< 0.1"), (0.5, "0.5"), (9.96, "10"), (1234.5, "1,234")]
 )
 def test_a_slow_pace_is_not_told_as_none(a_minute: float, text: str) -> None:
     assert pace(a_minute) == text

@@ -48,10 +48,7 @@ def topic(name: str, *, handlers: int = 1, new: int = 1, **more: Any) -> TopicIn
             seen(topic("t", handlers=0)),
             [("no handler", "messages", {"status": "new", "topic": "t"})],
         ),
-        (
-            seen(topic("t", handlers=0), topic("u", handlers=0)),
-            [("no handler", "topics", {})],
-        ),
+        (seen(topic("t", handlers=0), topic("u", handlers=0)), [("no handler", "topics", {})]),
         (seen(topic("t", handlers=0, paused=PAUSED)), [("paused", "topic", {})]),
     ],
 )
