@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 from msgworker.coordination import DatabaseLocks
 from msgworker.coordination import database as database_module
 from msgworker.coordination import lease as lease_module
-from msgworker.instance.state import InstanceView
 from msgworker.testing import Clock
 
 LONG_RUNS = 5000
@@ -34,17 +32,6 @@ def on_a_clock(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[sa.Engine
     for module in (lease_module, database_module):
         monkeypatch.setattr(module, "clock", lambda: local[0])
     return engine, {"clock": clock, "local": local}
-
-
-def standing(tables: Any, holding: Callable[[], Collection[Any]]) -> InstanceView:
-    """Of an instance that a scope is for."""
-    return InstanceView(
-        tables=tables,
-        instance_id=lambda: "host",
-        holding=holding,
-        wake=lambda: None,
-        log=logging.LoggerAdapter(log, {}),
-    )
 
 
 class Fleet(RuleBasedStateMachine):

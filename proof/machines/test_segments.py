@@ -28,15 +28,8 @@ from msgworker.errors import LocksUnavailable
 from msgworker.store import claim, slices
 from msgworker.store.slices import Place
 from msgworker.table import Slice
-from proof.machines.machines import (
-    LONG_RUNS,
-    Fleet,
-    forget_locks,
-    numbers,
-    on_a_clock,
-    run,
-    standing,
-)
+from proof.machines.machines import LONG_RUNS, Fleet, forget_locks, numbers, on_a_clock, run
+from tests.support.rounds import standing
 
 RUNS = 40
 STEPS = 20

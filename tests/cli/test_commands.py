@@ -405,14 +405,6 @@ def test_rerun_of_many_asks_or_wants_yes(crm: Cli, folder: Path) -> None:
     assert crm("rerun", "--dead", *AT).exit_code == 5
 
 
-def test_rerun_of_a_topic_only(crm: Cli, folder: Path) -> None:
-    dead(crm, folder, 1, "a")
-    dead(crm, folder, 1, "b")
-    assert crm("rerun", "--dead", "--topic", "b", *AT).stdout == "rerun 1\n"
-    states = sql(folder, "SELECT topic, status FROM msgworker_message ORDER BY topic")
-    assert states == [("a", -1), ("b", 0)]
-
-
 def test_rerun_says_why_not(crm: Cli, folder: Path) -> None:
     ids = dead(crm, folder, 4)
     for status, msg_id in zip((0, 1, 2), ids, strict=False):

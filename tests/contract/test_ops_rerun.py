@@ -11,13 +11,13 @@ import pytest
 import sqlalchemy as sa
 from tenacity import wait_none
 
-from msgworker import App, ConfigError, Message, MessageTable, Reject, RetryLater, SchemaError
+from msgworker import App, ConfigError, Message, MessageTable, RetryLater, SchemaError
 from msgworker.ops import operation
 from msgworker.ops import repairs as rerunning
 from msgworker.ops.operation import RecordedOperation
 from msgworker.ops.results import Progress, Why
 from msgworker.store import bounded, tries
-from msgworker.store.tries import Failure, Kind, fingerprint
+from msgworker.store.tries import Failure, Kind
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, Cut, audited, cut_after, many_dead, put
 from tests.support.rows import Table, edit, send
 from tests.support.waiting import PATIENCE_SECONDS, in_thread, until
@@ -37,17 +37,6 @@ def test_rerun_by_filter(app, table):
     done = app.ops.rerun()
     assert (done, done.matched, done.skipped) == (2, 2, 0)
     assert table.statuses == [0, 0, 0, 0, 0, 0, 2]
-
-
-def test_rerun_by_failure_group(app, table):
-    put(app, *[(f"o{i}", FAILED) for i in range(3)], last_error="ValueError: no account 17")
-    put(app, ("p", FAILED), last_error="ValueError: no account 18")
-    put(app, ("q", FAILED), last_error="KeyError: 'k'")
-    group = fingerprint("ValueError: no account 99")
-    assert app.ops.rerun(fingerprint=group, dry_run=True) == 4
-    assert app.ops.rerun(fingerprint=group) == 4
-    assert table.statuses == [0, 0, 0, 0, -1]
-    assert app.ops.rerun(fingerprint="none") == 0
 
 
 def test_writes_take_the_messages_of_a_group_that_lists_show(app):
@@ -469,26 +458,6 @@ def test_the_rate_is_kept(app):
     assert time.monotonic() - begun > 0.25
 
 
-def test_rerun_beside_workers_keeps_order_and_counts(app, table):
-    """Dead ones are rerun again and again while a worker kills them again."""
-    watch = Watch()
-    app.add_handler("t", lambda msg: watch(msg) or Reject("no"), wait=wait_none())
-    send(app, *(f"o{i % 5}" for i in range(60)))
-    changed = 0
-    with app.worker(threads=4) as worker:
-        worker.start()
-        for _ in range(5):
-            until(lambda: len(watch.spans) > 30, "some are dead")
-            changed += app.ops.rerun(force=True)
-            changed += app.ops.rerun(force=True)
-        until(
-            lambda: table.statuses.count(FAILED) == 60 and len(watch.spans) == 60 + changed,
-            "all are dead again",
-        )
-    watch.assert_exclusive()
-    assert len(audited(app)) == changed
-
-
 @pytest.mark.parametrize(
     ("object_id", "how"),
     [(None, {}), ("a", {}), ("a", {"with_successors": True, "also_done": True})],
@@ -535,18 +504,6 @@ def test_a_rerun_with_successors_takes_any_number_of_messages_in_order(app, tabl
     assert audited(app) == [(done.op_id, msg_id) for msg_id in ids]
     assert {info.msg_id for info in app.ops.find(status="new", limit=1000)} == set(ids)
     assert [info.msg_id for info in app.ops.find(status="done")] == kept
-
-
-def test_an_interrupted_rerun_of_many_with_successors_goes_on(app):
-    ids = put(app, *((f"o{n % 130}", FAILED) for n in range(450)))
-    with pytest.raises(Cut):
-        app.ops.rerun(topic="t", with_successors=True, progress=cut_after(1))
-    (begun,) = app.ops.audit()
-    assert 0 < begun.changed < 450
-    done = app.ops.rerun(with_successors=False, operation=begun.op_id)
-    assert (done.changed, done.skipped) == (450, 0)
-    assert app.ops.find(status="dead") == []
-    assert audited(app) == [(begun.op_id, msg_id) for msg_id in ids]
 
 
 def test_messages_with_many_behind_them_are_rerun_a_few_at_a_time(app, monkeypatch):

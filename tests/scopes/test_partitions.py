@@ -15,7 +15,7 @@ from msgworker import MessageTable
 from msgworker.coordination import Lease, Partitions, RedisLocks, Segments, round_robin
 from msgworker.coordination.partitions import columns, spans
 from msgworker.errors import ConfigError, LocksUnavailable
-from msgworker.instance.state import InstanceView
+from tests.support.rounds import standing
 from tests.support.rows import Table, send
 from tests.support.waiting import until
 
@@ -24,15 +24,7 @@ SHARDS = 8
 
 def member(app, scope, holding=()):
     """A member whose steps the test takes."""
-    log = logging.LoggerAdapter(logging.getLogger("msgworker.instance"), {})
-    standing = InstanceView(
-        tables=app.tables,
-        instance_id=lambda: "host-1-x",
-        holding=lambda: holding,
-        wake=lambda: None,
-        log=log,
-    )
-    return scope.join(standing)
+    return scope.join(standing(app.tables, lambda: holding))
 
 
 def owned(one):
@@ -90,18 +82,6 @@ def test_a_member_joins_where_its_login_may_not_delete(app, locks, monkeypatch):
     a = member(app, Partitions(locks, shards=SHARDS))
     settle(a)
     assert owned(a) == set(range(SHARDS))
-
-
-def test_members_share_the_shards_out_and_move_as_few_as_that_takes(app, locks):
-    scope = Partitions(locks, shards=SHARDS)
-    a, b = member(app, scope), member(app, scope)
-    settle(a)
-    assert owned(a) == set(range(SHARDS))
-    before = owned(a)
-    settle(a, b)
-    assert (len(owned(a)), len(owned(b))) == (4, 4)
-    assert owned(a) < before
-    assert owned(a) | owned(b) == set(range(SHARDS))
 
 
 def test_members_that_start_together_move_nothing(app, locks, caplog):
@@ -186,30 +166,6 @@ def test_a_shard_is_given_up_after_the_drain_timeout_whatever_is_in_hand(app, lo
     settle(a)
     settle(a, b)
     assert len(owned(b)) == 4
-
-
-def test_a_member_that_leaves_is_followed_at_once(app, locks):
-    scope = Partitions(locks, shards=SHARDS)
-    a, b = member(app, scope), member(app, scope)
-    settle(a, b)
-    a.leave()
-    while a.step() is not None:
-        pass
-    settle(b)
-    assert owned(b) == set(range(SHARDS))
-    assert a.slice() is None
-
-
-def test_a_member_whose_lease_is_lost_forgets_all_and_begins_under_another_name(app, locks):
-    scope = Partitions(locks, shards=SHARDS, ttl=0.4, heartbeat=0.1)
-    a = member(app, scope)
-    settle(a)
-    first = a.owner
-    until(lambda: a.slice() is None, "its leases are over by its own clock")
-    until(lambda: not locks.held("msgworker_message:"), "and by that of the database")
-    settle(a)
-    assert a.owner != first
-    assert owned(a) == set(range(SHARDS))
 
 
 def test_leases_that_are_not_live_for_a_moment_are_kept(app, locks, monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 
 import pytest
@@ -10,34 +9,18 @@ from tenacity.wait import wait_fixed
 
 from msgworker.coordination import Lease, Segments
 from msgworker.coordination.segments import Walker
-from msgworker.errors import ConfigError, LocksUnavailable
-from msgworker.instance.state import InstanceView
+from msgworker.errors import ConfigError
+from tests.support.rounds import standing
 from tests.support.waiting import until
 
 TWO = {"order:segment:0": [0, 1, 2, 3], "order:segment:1": [4, 5, 6, 7]}
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self):
-        return self.now
-
-
 def walker(app, scope):
-    """A worker of the round whose steps and clock are the test's."""
-    log = logging.LoggerAdapter(logging.getLogger("msgworker.instance"), {})
-    standing = InstanceView(
-        tables=app.tables,
-        instance_id=lambda: "host-1-x",
-        holding=lambda: set(),
-        wake=lambda: None,
-        log=log,
-    )
-    clock = Clock()
-    one = Walker(scope, standing, clock)
+    """A worker of the round whose steps are the test's."""
+    one = Walker(scope, standing(app.tables), lambda: 100.0)
     one._offset = 0
-    return one, clock
+    return one
 
 
 def shards(one):
@@ -48,20 +31,9 @@ def shards(one):
     return sorted({k % 8 for k in where.values})
 
 
-def test_a_worker_goes_on_to_the_next_segment_when_one_is_empty(app, locks):
-    one, _ = walker(app, Segments(locks, TWO))
-    one.step()
-    assert shards(one) == [0, 1, 2, 3]
-    one.looked(complete=True)
-    assert one.step() == 0.0
-    assert locks.holder("order:segment:0") is None
-    one.step()
-    assert shards(one) == [4, 5, 6, 7]
-
-
 def test_a_lease_that_is_not_live_for_a_moment_is_kept(app, locks, monkeypatch):
     """As ZooKeeper's while the connection is lost: the lock stays, and could not be had again."""
-    one, _ = walker(app, Segments(locks, TWO))
+    one = walker(app, Segments(locks, TWO))
     one.step()
     away = [False]
     monkeypatch.setattr(Lease, "live", lambda self: away.pop() if away else True)
@@ -70,93 +42,9 @@ def test_a_lease_that_is_not_live_for_a_moment_is_kept(app, locks, monkeypatch):
     assert shards(one) == [0, 1, 2, 3]
 
 
-def test_an_empty_segment_is_left_alone_for_two_seconds_and_then_looked_at_again(app, locks):
-    one, clock = walker(app, Segments(locks, {"s": [0]}))
-    one.step()
-    assert shards(one) == [0, 1, 2, 3, 4, 5, 6, 7]
-    one.looked(complete=True)
-    one.step()
-    pause = one.step()
-    assert 1.9 < pause <= 2.0
-    assert one.steady
-    clock.now += 1.9
-    one.step()
-    assert one.slice() is None
-    clock.now += 0.2
-    one.step()
-    assert one.slice() is not None
-
-
-def test_a_segment_that_somebody_else_has_is_tried_again_soon(app, locks):
-    lease = locks.acquire("s", "else", 30)
-    one, _ = walker(app, Segments(locks, {"s": [0]}))
-    assert 0.05 <= one.step() <= 0.15
-    assert not one.steady
-    locks.release(lease)
-    one.step()
-    assert one.slice() is not None
-
-
-def test_no_segment_is_held_for_longer_than_its_bound_while_work_goes_on(app, locks):
-    one, clock = walker(app, Segments(locks, TWO, hold=5))
-    one.step()
-    assert shards(one) == [0, 1, 2, 3]
-    one.looked(complete=False)
-    clock.now += 4.9
-    one.step()
-    assert shards(one) == [0, 1, 2, 3]
-    one.looked(complete=False)
-    clock.now += 0.2
-    one.step()
-    one.step()
-    assert shards(one) == [4, 5, 6, 7]
-
-
-def test_what_a_look_finds_is_claimed_before_the_lock_is_given_up(app, locks):
-    one, clock = walker(app, Segments(locks, TWO, hold=1))
-    one.step()
-    assert one.slice() is not None
-    clock.now += 2
-    one.step()
-    assert locks.holder("order:segment:0") is not None
-    one.looked(complete=False)
-    one.step()
-    assert locks.holder("order:segment:0") is None
-
-
-def test_a_look_tells_of_the_shards_that_it_began_with(app, locks):
-    """Its segment is lost and another one taken before it ends."""
-    one, clock = walker(app, Segments(locks, TWO))
-    one.step()
-    assert shards(one) == [0, 1, 2, 3]
-    locks.release(one._lease)
-    clock.now += one._lease.ttl / 3
-    one.step()  # the lease is lost
-    one.step()  # the next segment is taken
-    one.looked(complete=True)
-    assert shards(one) == [4, 5, 6, 7]
-
-
-@pytest.mark.parametrize("on_outage", ["stop", "unscoped"])
-def test_without_the_locks_it_stops_or_looks_everywhere_as_it_was_told(app, locks, on_outage):
-    one, _ = walker(app, Segments(locks, TWO, on_outage=on_outage))
-    acquire = locks._acquire
-
-    def fails(*_):
-        raise LocksUnavailable("away")
-
-    locks._acquire = fails
-    one._guarded()
-    assert (one.slice() is None) is (on_outage == "stop")
-    one.looked(complete=False)
-    locks._acquire = acquire
-    one._guarded()
-    assert shards(one) == [0, 1, 2, 3]
-
-
 def test_the_layout_may_be_changed_while_it_runs(app, locks):
     scope = Segments(locks, TWO)
-    one, _ = walker(app, scope)
+    one = walker(app, scope)
     one.step()
     assert shards(one) == [0, 1, 2, 3]
     scope.change({f"s{i}": [i] for i in range(8)})

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql, postgresql
+from sqlalchemy.dialects import mysql
 
 from msgworker import MessageTable
 from msgworker.db.database import DATABASES, NAMES
@@ -141,16 +141,6 @@ def test_ids_of_bytes_cannot_be_kept_in_generated_columns(name):
     assert requirements.faults(changed(described("sqlite"), "object_id", kind=sa.BLOB())) == []
 
 
-@pytest.mark.parametrize(
-    ("default", "words"), [(None, "has no default"), ("'1'::smallint", "has the default 1")]
-)
-def test_rows_that_are_inserted_without_a_status_should_be_new(default, words):
-    live = changed(described("postgresql"), "status", default=default, nullable=True)
-    (fault,) = requirements.faults(live)
-    assert (fault.needed, words in fault.text) == (False, True)
-    assert fault.fix == ("ALTER TABLE msgworker_message ALTER COLUMN status SET DEFAULT 0",)
-
-
 @pytest.mark.parametrize("default", ["0", "'0'", "(0)", "((0))", "'0'::smallint", "0 "])
 def test_a_default_of_zero_is_a_new_message(default):
     live = changed(described("postgresql"), "status", default=default)
@@ -178,18 +168,6 @@ def test_a_check_that_refuses_what_is_written(name):
     assert "tb_status" in fault.text
     assert "failed (-1)" in fault.text
     assert fault.fix == ("ALTER TABLE msgworker_message DROP CONSTRAINT tb_status",)
-
-
-def test_a_trigger_on_updates_is_told():
-    live = replace(described("postgresql"), triggers=(("stop_it", "BEFORE UPDATE"),))
-    (fault,) = requirements.faults(live)
-    assert (fault.needed, "stop_it" in fault.text) == (False, True)
-
-
-def test_instants_without_a_zone_are_advised():
-    kind = postgresql.TIMESTAMP(timezone=False)
-    (fault,) = requirements.faults(changed(described("postgresql"), "available_at", kind=kind))
-    assert (fault.needed, "no time zone" in fault.text) == (False, True)
 
 
 def test_what_is_written_follows_the_rules_of_the_table():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,8 @@ from msgworker.app import setup_of
 from msgworker.clock import clock
 from msgworker.instance.instance import Instance
 from msgworker.instance.liveness.identity import Identity
+from msgworker.instance.state import InstanceView
+from msgworker.table import Tables
 
 
 @contextmanager
@@ -91,3 +95,14 @@ def fetch(one: Instance) -> int | None:
     one.fetcher.finder.search.forget()
     won = one.fetcher.run_once()
     return won if won or one.fetcher.looked else None
+
+
+def standing(tables: Tables, holding: Callable[[], Collection[Any]] = set) -> InstanceView:
+    """What a scope sees of an instance. holding: the shards of what it has in hand."""
+    return InstanceView(
+        tables=tables,
+        instance_id=lambda: "host-1-x",
+        holding=holding,
+        wake=lambda: None,
+        log=logging.LoggerAdapter(logging.getLogger("msgworker.instance"), {}),
+    )

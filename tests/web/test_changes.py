@@ -777,12 +777,3 @@ def test_a_message_of_an_empty_topic_keeps_it_in_an_edit(sqlite_app: App, ann: B
     info = sqlite_app.ops.show(msg_id)
     assert info is not None
     assert (info.topic, info.priority) == ("", 3)
-
-
-def test_only_an_operator_edits(sqlite_app: App, visit: Any) -> None:
-    (msg_id,) = put(sqlite_app, ("a", NEW))
-    bob = visit(sqlite_app, "viewer")
-    assert "Edit" not in bob.get(f"/messages/{msg_id}").main
-    bob.get(f"/edit/{msg_id}", 403)
-    bob.post(f"/edit/{msg_id}", 403, topic="u", save="1", reason="r")
-    assert sqlite_app.ops.show(msg_id).topic == "t"

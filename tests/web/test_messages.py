@@ -80,18 +80,6 @@ def test_each_chip_takes_its_own_filter_out(ann: Browser) -> None:
     }
 
 
-def test_pages_of_the_list_hold_each_message_once(sqlite_app: App, ann: Browser) -> None:
-    ids = put(sqlite_app, *[("o", NEW)] * 120)
-    for order, wanted in (("", ids[::-1]), ("order=oldest", ids)):
-        seen: list[int] = []
-        url: str | None = f"/messages?topic=t&{order}"
-        while url:
-            page = ann.get(url)
-            seen += _ids(page)
-            url = next((one.attrs["href"] for one in page.tree.all("a", rel="next")), None)
-        assert seen == wanted
-
-
 def _boxes(page: Page, *labels: str) -> list[tuple[str, str]]:
     """The fields that the list sends if these boxes are ticked."""
     (form,) = page.tree.all("form", **{"class": "pick"})
