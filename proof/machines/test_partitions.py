@@ -25,7 +25,7 @@ from msgworker import MessageTable
 from msgworker.coordination import DatabaseLocks, Lease, Partitions
 from msgworker.coordination import partitions as partitions_module
 from msgworker.coordination.partitions import Member
-from msgworker.table import tables_for
+from msgworker.table.build import tables_for
 from proof.machines.machines import LONG_RUNS, Fleet, forget_locks, numbers, on_a_clock, run
 from tests.support.rounds import standing
 

@@ -27,7 +27,7 @@ from msgworker.coordination.segments import EMPTY_SECONDS, Walker
 from msgworker.errors import LocksUnavailable
 from msgworker.store import claim, slices
 from msgworker.store.slices import Place
-from msgworker.table import Slice
+from msgworker.table.columns import Slice
 from proof.machines.machines import LONG_RUNS, Fleet, forget_locks, numbers, on_a_clock, run
 from tests.support.rounds import standing
 

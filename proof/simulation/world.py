@@ -22,7 +22,9 @@ from msgworker.db.database import DATABASES, Database
 from msgworker.limit import Limit
 from msgworker.message import CANCELLED, TRANSITIONS, word_of
 from msgworker.schema import rule
-from msgworker.table import CANCEL, JOB_TABLE, LIMIT, SCHEDULE, MessageTable, Tables, build_tables
+from msgworker.table.build import CANCEL, JOB_TABLE, LIMIT, SCHEDULE, build_tables
+from msgworker.table.spec import MessageTable
+from msgworker.table.tables import Tables
 from proof.history import (
     DONE,
     FAILED,

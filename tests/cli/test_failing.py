@@ -348,7 +348,7 @@ def test_short_values_of_unknown_options_stay_in_texts() -> None:
     url = (
         "postgresql://h/n?a=true&b=300000&options=-csearch_path=crm&sslpassword=abc&charset=utf8mb4"
     )
-    assert {text for text in db.secrets_of(url) if "%" not in text} == {"-csearch_path=crm", "abc"}
+    assert {text for text in secrets_of(url) if "%" not in text} == {"-csearch_path=crm", "abc"}
 
 
 def test_secrets_of_a_url() -> None:

@@ -19,7 +19,7 @@ from msgworker.cli import logs, output
 from msgworker.cli.group import Invocation
 from msgworker.cli.logs import Lines
 from msgworker.cli.output import Column, age, fitted, print_json, print_table, visible
-from msgworker.db import without
+from msgworker.db.errors import without
 
 COLUMNS = (
     Column("ID", itemgetter(0), "right"),

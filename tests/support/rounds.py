@@ -17,7 +17,7 @@ from msgworker.clock import clock
 from msgworker.instance.instance import Instance
 from msgworker.instance.liveness.identity import Identity
 from msgworker.instance.state import InstanceView
-from msgworker.table import Tables
+from msgworker.table.tables import Tables
 
 
 @contextmanager
