@@ -395,7 +395,7 @@ def acted(tale: Tale, text: str) -> None:
         tale.tell(OF_INSTANCES[first], words[0])
     elif first in OF_MESSAGES:
         for word in words:
-            tale.tell(OF_MESSAGES[first], "somebody", int(word))
+            tale.tell(OF_MESSAGES[first], "ops", int(word))
     else:
         by_an_instance(tale, first, *words)
 

@@ -98,7 +98,7 @@ def fetch(one: Instance) -> int | None:
 
 
 def standing(tables: Tables, holding: Callable[[], Collection[Any]] = set) -> InstanceView:
-    """What a scope sees of an instance. holding: the shards of what it has in hand."""
+    """What a scope sees of an instance. holding: the shards of the messages that it holds."""
     return InstanceView(
         tables=tables,
         instance_id=lambda: "host-1-x",
