@@ -14,7 +14,7 @@ import re
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
 from typing import Any
@@ -176,12 +176,13 @@ def create_locks(engine: Engine, t: Tables) -> list[str]:
 
 
 def _at_once(inspector: Inspector, t: Tables, tables: Sequence[sa.Table]) -> list[Step]:
-    """Tables first, indexes last."""
+    """Tables first, indexes last. All programs wait behind a statement that waits for its lock."""
     listed = names_there(inspector, t.spec.schema)
     names = [one.name for one in tables if one.name in listed]
     there = columns_there(inspector, names, t.spec.schema)
+    limited = t.database.with_lock_limit
     steps = [
-        step
+        replace(step, statements=limited(*step.statements)) if one.name in names else step
         for one in tables
         for step in _steps(inspector, t, one, online=False, described=there.get(one.name))
     ]
@@ -200,6 +201,7 @@ def _make(
     fails where another program was faster; then `missing` is asked again, and its steps are run one
     by one."""
     made: list[str] = []
+    attempts = 0
     at_once = new if of(engine).rolls_back_ddl else ()
     while steps:
         part = _of(at_once, steps) or steps[:1]
@@ -208,7 +210,9 @@ def _make(
         except DBAPIError as error:
             steps = missing()
             if len(part) == 1 and part[0] in steps:
-                raise _refused(engine, t, part[0], error, "create") from error
+                attempts += 1
+                if not _may_be_free(error, attempts):
+                    raise _refused(engine, t, part[0], error, "create") from error
             at_once = ()
         else:
             made += [name for step in part for name in step.names]
@@ -324,11 +328,10 @@ def upgrade(
                 if step not in now.steps:  # another program has made it
                     continue
                 attempts += 1
-                if trouble(error) is not Trouble.AGAIN or attempts > ATTEMPTS:
+                if not _may_be_free(error, attempts):
                     with connecting(engine) as looking:
                         t, _ = _wanted(sa.inspect(looking), spec, database)
                     raise _refused(engine, t, step, error, "upgrade") from error
-                time.sleep(min(PAUSE_SECONDS * 1.5**attempts, LONGEST_PAUSE_SECONDS))
                 continue
             if step.kind == "table":
                 new.add(step.table)
@@ -336,6 +339,14 @@ def upgrade(
                 on_step(step)
             last, now = step, look()
     return first
+
+
+def _may_be_free(error: DBAPIError, attempts: int) -> bool:
+    """Whether a table that was in use may be tried again, behind a pause."""
+    if trouble(error) is not Trouble.AGAIN or attempts > ATTEMPTS:
+        return False
+    time.sleep(min(PAUSE_SECONDS * 1.5**attempts, LONGEST_PAUSE_SECONDS))
+    return True
 
 
 def _run(engine: Engine, *steps: Step) -> None:
@@ -505,7 +516,9 @@ def _indexing(
     # PostgreSQL builds no index over partitions beside others.
     if online and not (t.database.partitioned and table is t.message):
         text, waits = of(conn).index_online(text)
-    yield Step(version, f"index {name}", (text,), waits, table.name, lacking, (name,))
+    limited = online and not is_concurrent(text)
+    statements = of(conn).with_lock_limit(text) if limited else (text,)
+    yield Step(version, f"index {name}", statements, waits, table.name, lacking, (name,))
 
 
 def _records(conn: Connection, t: Tables, *, can_read: bool) -> Iterator[Step]:

@@ -288,19 +288,29 @@ def test_an_index_whose_creation_was_interrupted_is_made_anew(
         assert "msgworker_message_guard" in of(conn).indexes_of(conn, table)
 
 
-def test_a_table_in_use_is_waited_for_without_holding_up_others(postgresql: Any) -> None:
-    """Who reads in a long transaction delays the upgrade; others read and write meanwhile."""
-    kept.restore(postgresql.engine(), 11)
-    app = App(postgresql.url)
-    upgrading = threading.Thread(target=app.upgrade_schema)
-    with postgresql.engine().begin() as long:
-        long.exec_driver_sql("SELECT count(*) FROM msgworker_message")
-        upgrading.start()
-        upgrading.join(1)
-        assert upgrading.is_alive()
-        with postgresql.engine().begin() as other:
-            other.exec_driver_sql("SET LOCAL statement_timeout = '20s'")
-            other.exec_driver_sql("UPDATE msgworker_message SET last_error = 'x' WHERE msg_id = 1")
-    upgrading.join(60)
-    assert not upgrading.is_alive()
+@pytest.mark.parametrize("act", ["upgrade", "upgrade of an index", "create", "create of an index"])
+@pytest.mark.parametrize("database", ["postgresql", "mariadb"], indirect=True)
+def test_a_table_in_use_is_waited_for_without_holding_up_others(database: Any, act: str) -> None:
+    """Who writes in a long transaction delays it; others read and write meanwhile."""
+    kept.restore(database.engine(), NEWEST if "index" in act else 11)
+    app = App(database.url)
+    postgresql = database.name == "postgresql"
+    if "index" in act:
+        index, on = "msgworker_message_failed", "" if postgresql else " ON msgworker_message"
+        with app.engine.begin() as conn:
+            conn.exec_driver_sql(f"DROP INDEX {index}{on}")
+    make = app.create_schema if "create" in act else app.upgrade_schema
+    making = threading.Thread(target=make)
+    write = "UPDATE msgworker_message SET last_error = 'x' WHERE msg_id = {}"
+    with database.engine().begin() as long:
+        long.exec_driver_sql(write.format(1))
+        making.start()
+        making.join(1)
+        assert making.is_alive()
+        with database.engine().begin() as other:
+            limit = "LOCAL statement_timeout = '20s'" if postgresql else "lock_wait_timeout = 20"
+            other.exec_driver_sql(f"SET {limit}")
+            other.exec_driver_sql(write.format(2))
+    making.join(60)
+    assert not making.is_alive()
     assert app.upgrade_schema().steps == ()
