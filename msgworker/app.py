@@ -17,17 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 import sqlalchemy as sa
 from sqlalchemy import Connection, event
 
-from msgworker.config import (
-    MAX_THREADS,
-    SETTINGS,
-    Configuration,
-    Keywords,
-    Settings,
-    load,
-    nearest,
-    number,
-    whole,
-)
+from msgworker import config
 from msgworker.config.values import as_where
 from msgworker.db.connections import connecting, reaching, writing
 from msgworker.db.engine import beside, lent_engine, open_engine, server_of
@@ -90,9 +80,9 @@ class App(Declaring):
         *,
         table: MessageTable | None = None,
         label: str = "",
-        **settings: Unpack[Keywords],
+        **settings: Unpack[config.Keywords],
     ) -> None:
-        self.settings = Settings.of(settings)
+        self.settings = config.Settings.of(settings)
         self._origins = dict.fromkeys(settings, "")
         if table is not None and not isinstance(table, MessageTable):
             raise ConfigError(f"table must be a MessageTable, got {table!r}")
@@ -121,21 +111,21 @@ class App(Declaring):
         self._drains = Counter[int]()  # by process: a child runs none of its parent's
 
     @classmethod
-    def from_config(cls, conf: Configuration | None = None, *, label: str = "") -> App:
+    def from_config(cls, conf: config.Configuration | None = None, *, label: str = "") -> App:
         """An App with the database, table and settings of the configuration.
 
         conf: the result of `config.load`; by default it is read as the command line reads it:
         environment, ./msgworker.toml, ./pyproject.toml. An existing table keeps its max_tries
         and on_dead if the configuration sets neither. Raises ConfigError.
         """
-        conf = load() if conf is None else conf
+        conf = config.load() if conf is None else conf
         made = cls(conf.url, table=table_from(conf), label=label, **conf.group("app"))
         made._origins = dict(conf.origins)
         made._names_rule = conf.given("max_tries") or conf.given("on_dead")
         made.add_configured(conf)
         return made
 
-    def add_configured(self, conf: Configuration) -> None:
+    def add_configured(self, conf: config.Configuration) -> None:
         """Declare the schedules of a configuration, `[schedule.NAME]`, besides those in code; the
         command line does so for every App. Raises ConfigError, also for a name that is there."""
         for one in configured(conf.schedules):
@@ -610,7 +600,7 @@ class App(Declaring):
 
         from msgworker.instance.stop import in_thread
 
-        number("grace", grace, 0, 366 * 86_400)
+        config.number("grace", grace, 0, 366 * 86_400)
         loop = asyncio.get_running_loop()
         worker = await in_thread(lambda: self._worker(threads, topics, scope, loop))
         try:
@@ -648,7 +638,7 @@ class App(Declaring):
             pages,
         )
 
-        whole("threads", threads, 1, MAX_THREADS)
+        config.whole("threads", threads, 1, config.MAX_THREADS)
         chosen = self._chosen(topics)
         self._timers.all()  # refuses one without a topic
         for text in self._registry.read_types():
@@ -706,14 +696,14 @@ class App(Declaring):
         if overlap not in ("skip", "allow"):
             raise ConfigError(f'overlap must be "skip" or "allow", got {overlap!r}')
         if time_limit is not None:
-            number("time_limit", time_limit, 0, 366 * 86_400)
-        number("linger", linger, 0, 366 * 86_400)
+            config.number("time_limit", time_limit, 0, 366 * 86_400)
+        config.number("linger", linger, 0, 366 * 86_400)
         if retry_linger is not None:
-            number("retry_linger", retry_linger, 0, 366 * 86_400)
-        number("grace", grace, 0, 366 * 86_400)
-        number("outage_limit", outage_limit, 0, 366 * 86_400)
+            config.number("retry_linger", retry_linger, 0, 366 * 86_400)
+        config.number("grace", grace, 0, 366 * 86_400)
+        config.number("outage_limit", outage_limit, 0, 366 * 86_400)
         if max_concurrent is not None:
-            whole("max_concurrent", max_concurrent, 1, MAX_THREADS)
+            config.whole("max_concurrent", max_concurrent, 1, config.MAX_THREADS)
         if job is not None:
             from msgworker.coordination.centres import OneJob
 
@@ -722,7 +712,7 @@ class App(Declaring):
                     f"a drain of a job looks for its messages alone: leave out {scope!r}"
                 )
             scope = OneJob(job)
-        most = 1 if overlap == "skip" else (max_concurrent or MAX_THREADS)
+        most = 1 if overlap == "skip" else (max_concurrent or config.MAX_THREADS)
         here = os.getpid()
         with self._lock:
             if self._drains[here] >= most:
@@ -941,10 +931,12 @@ def settings_of(app: App) -> dict[str, Any]:
     """The settings that an App was built with, by the names of the configuration; the url with its
     password."""
     table = app.table
-    own = {name: getattr(app.settings, name) for name, s in SETTINGS.items() if s.group == "app"}
+    own = {
+        name: getattr(app.settings, name) for name, s in config.SETTINGS.items() if s.group == "app"
+    }
     rules = {
         name: getattr(table, name)
-        for name, s in SETTINGS.items()
+        for name, s in config.SETTINGS.items()
         if s.group == "table" and name not in ("table", "columns")
     }
     rules["where"] = as_where(table.where, "where")
@@ -956,7 +948,7 @@ def origins_of(app: App, ref: str = "App") -> dict[str, str]:
     """Where each of `settings_of` comes from, as `Configuration.origins` says it; ref: what its
     code is called."""
     known = app._origins
-    values, plain = settings_of(app), {name: s.default for name, s in SETTINGS.items()}
+    values, plain = settings_of(app), {name: s.default for name, s in config.SETTINGS.items()}
     plain["columns"] = {}
 
     def origin(name: str) -> str:
@@ -990,7 +982,7 @@ def events_of(app: App) -> Events:
     return app._events
 
 
-def table_from(conf: Configuration) -> MessageTable:
+def table_from(conf: config.Configuration) -> MessageTable:
     """The message table that the configuration describes; raises ConfigError."""
     rules = conf.group("table")
     name, columns = rules.pop("table"), rules.pop("columns")
@@ -998,6 +990,6 @@ def table_from(conf: Configuration) -> MessageTable:
         if role not in COLUMNS:
             raise ConfigError(
                 f"unknown column {role!r:.60} in columns ({conf.origins['columns']}); "
-                f"{nearest(role, COLUMNS)}"
+                f"{config.nearest(role, COLUMNS)}"
             )
     return MessageTable(name, **rules, **columns)

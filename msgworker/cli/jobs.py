@@ -11,23 +11,9 @@ from typing import Any
 import click
 
 from msgworker import App
+from msgworker.cli import output
 from msgworker.cli.logs import screen
 from msgworker.cli.options import Call, limited, on_table, writes
-from msgworker.cli.output import (
-    Column,
-    NothingMatched,
-    Usage,
-    again,
-    age,
-    confirm,
-    note,
-    print_json,
-    print_table,
-    print_text,
-    safe,
-    since,
-    when,
-)
 from msgworker.cli.rerun import as_json_of, print_act, print_result
 from msgworker.commands import command
 from msgworker.config import SETTINGS, id_of, nearest
@@ -39,15 +25,15 @@ from msgworker.store.bounded import Capped, Found
 
 ACTIONS = ("show", "seal", "pause", "resume", "cancel")
 COLUMNS = (
-    Column("JOB", "job_id", "right"),
-    Column("NAME", "name", share=2),
-    Column("STATE", "state"),
-    Column("WAITING", "waiting", "right"),
-    Column("RUNNING", "running", "right"),
-    Column("DONE", "done", "right"),
-    Column("DEAD", "dead", "right"),
-    Column("%", "percent", "right"),
-    Column("AGE", lambda one: age(since(one.opened_at)), "right"),
+    output.Column("JOB", "job_id", "right"),
+    output.Column("NAME", "name", share=2),
+    output.Column("STATE", "state"),
+    output.Column("WAITING", "waiting", "right"),
+    output.Column("RUNNING", "running", "right"),
+    output.Column("DONE", "done", "right"),
+    output.Column("DEAD", "dead", "right"),
+    output.Column("%", "percent", "right"),
+    output.Column("AGE", lambda one: output.age(output.since(one.opened_at)), "right"),
 )
 COUNTS = ("waiting", "running", "done", "dead", "total", "retrying", "to_rerun")
 AGAIN_ONLY = "where a later one of its object is done, only with --force or --with-successors"
@@ -89,19 +75,19 @@ def jobs(
     """
     if action is not None and action not in ACTIONS:
         if action.isascii() and action.isdigit():
-            raise Usage(
+            raise output.Usage(
                 f"say what is to be done with it, such as: {command(f'jobs show {action:.20}')}"
             )
-        raise Usage(f"unknown action {action!r:.60}; {nearest(action, ACTIONS)}")
+        raise output.Usage(f"unknown action {action!r:.60}; {nearest(action, ACTIONS)}")
     if action is not None and job is None:
-        raise Usage(f"name the job by its id: {command(f'jobs {action} ID')}")
+        raise output.Usage(f"name the job by its id: {command(f'jobs {action} ID')}")
     if watch and action != "show":
-        raise Usage("--watch is for one job: `msgworker jobs show ID --watch`")
+        raise output.Usage("--watch is for one job: `msgworker jobs show ID --watch`")
     if watch_limit is not None and not watch:
-        raise Usage("--time-limit is for --watch: `msgworker jobs show ID --watch`")
+        raise output.Usage("--time-limit is for --watch: `msgworker jobs show ID --watch`")
     seconds = SETTINGS["time_limit"].read(watch_limit, "--time-limit") if watch_limit else None
     if action in (None, "show") and any(call.how.values()):
-        raise Usage(f"what is to be done? {', '.join(ACTIONS[1:])}, and the id of a job")
+        raise output.Usage(f"what is to be done? {', '.join(ACTIONS[1:])}, and the id of a job")
     if action == "cancel":
         call.need_reason()
     app = call.app
@@ -121,13 +107,13 @@ def jobs(
 
 def _list(found: Found[JobInfo], *, as_json: bool) -> None:
     if as_json:
-        print_json({"jobs": [as_dict(one) for one in found], "next_after": found.next_after})
+        output.print_json({"jobs": [as_dict(one) for one in found], "next_after": found.next_after})
     elif not found:
         click.echo("there is no job")
     else:
-        print_table(COLUMNS, found)
+        output.print_table(COLUMNS, found)
         if found.next_after is not None:
-            note(f"there may be more: {again(after=found.next_after)}")
+            output.note(f"there may be more: {output.again(after=found.next_after)}")
 
 
 def as_dict(one: JobInfo) -> dict[str, Any]:
@@ -147,17 +133,17 @@ def as_dict(one: JobInfo) -> dict[str, Any]:
 def _known(app: App, job_id: int) -> JobInfo:
     found = app.ops.job(job_id) if job_id > 0 else None
     if found is None:
-        raise NothingMatched(f"there is no job {job_id}")
+        raise output.NothingMatched(f"there is no job {job_id}")
     return found
 
 
 def _show(app: App, job_id: int, *, as_json: bool, watch: bool, seconds: float | None) -> int:
     found = _watched(app, job_id, seconds) if watch else _known(app, job_id)
     if as_json:
-        print_json(as_dict(found))
+        output.print_json(as_dict(found))
     else:
         for line in _lines(found, blocks=app.table.on_dead == "block"):
-            print_text(line, rest="    ")
+            output.print_text(line, rest="    ")
     if watch and not _is_over(found):
         return ExitCode.RETRIES
     return int(watch and bool(found.dead))
@@ -189,7 +175,7 @@ def _watched(app: App, job_id: int, limit: float | None) -> JobInfo:
                 line.status(text)
             elif now - noted_at >= NOTE_SECONDS and text != noted:
                 noted_at, noted = now, text
-                note(text)
+                output.note(text)
             sleep(WATCH_SECONDS if until is None else min(WATCH_SECONDS, max(0.0, until - now)))
     finally:
         line.status("")
@@ -209,15 +195,15 @@ def progress(one: JobInfo, rate: float | None) -> str:
         left = one.unfinished
         parts.append(f"{rate:,.0f}/s" if rate >= 100 else f"{rate:.3g}/s")
         if left and not left.more and not one.acts:
-            parts.append(f"{age(max(1.0, left.count / rate))} left")
+            parts.append(f"{output.age(max(1.0, left.count / rate))} left")
     if one.state is not JobState.RUNNING:
         parts.append(one.state.value)
-    return ", ".join([*parts, *(safe(hold.text) for hold in one.acts[:1])])
+    return ", ".join([*parts, *(output.safe(hold.text) for hold in one.acts[:1])])
 
 
 def _lines(one: JobInfo, *, blocks: bool) -> list[str]:
     over = one.completed_at is not None
-    lines = [f"job {one.job_id}: {safe(one.name)}", f"state: {_state(one)}"]
+    lines = [f"job {one.job_id}: {output.safe(one.name)}", f"state: {_state(one)}"]
     lines.append(f"progress: {progress(replace(one, holds=()), one.rate)}")
     counts = f"{one.waiting} waiting, {one.running} running, {one.done} done, {one.dead} dead"
     if over:
@@ -229,16 +215,15 @@ def _lines(one: JobInfo, *, blocks: bool) -> list[str]:
     why = {"paused_at": one.paused_reason}
     for name in ("opened_at", "sealed_at", "paused_at", "cancelled_at", "completed_at"):
         if (instant := getattr(one, name)) is not None and not (over and name == "paused_at"):
-            by = f" by {safe(who[name])}" if who.get(name) else ""
-            by += f": {safe(why[name])}" if why.get(name) else ""
-            lines.append(f"{name.removesuffix('_at')}: {when(instant)}{by}")
+            by = f" by {output.safe(who[name])}" if who.get(name) else ""
+            by += f": {output.safe(why[name])}" if why.get(name) else ""
+            lines.append(f"{name.removesuffix('_at')}: {output.when(instant)}{by}")
     if one.on_complete is not None and one.cancelled_at is None:
         sent = "" if one.report_id is None else f": message {one.report_id}"
-        of = "" if one.object_id is None else f" of object {safe(one.object_id)}"
+        of = "" if one.object_id is None else f" of object {output.safe(one.object_id)}"
         ends = "" if over else f" ({one.dead_are})"
-        lines.append(
-            f"when it complete{'d' if over else 's'}: {safe(one.on_complete)}{of}{sent}{ends}"
-        )
+        completes = "completed" if over else "completes"
+        lines.append(f"when it {completes}: {output.safe(one.on_complete)}{of}{sent}{ends}")
     ways = [(command(words), then) for words, then in ways_of(one, blocks=blocks)]
     width = max((len(way) for way, _ in ways), default=0)
     lines += ["what can be done:"] if ways else []
@@ -247,10 +232,10 @@ def _lines(one: JobInfo, *, blocks: bool) -> list[str]:
 
 def _state(one: JobInfo) -> str:
     """With what holds it: "held: 5 wait behind 1 dead message, such as message 3"."""
-    told = "; ".join(safe(hold.text) for hold in one.holds)
+    told = "; ".join(output.safe(hold.text) for hold in one.holds)
     if one.state is JobState.PAUSED:
-        why = f": {safe(one.paused_reason)}" if one.paused_reason else ""
-        told = f"by {safe(one.paused_by or 'plain SQL')}{why}"
+        why = f": {output.safe(one.paused_reason)}" if one.paused_reason else ""
+        told = f"by {output.safe(one.paused_by or 'plain SQL')}{why}"
     between = " " if one.state is JobState.PAUSED else ": "
     return f"{one.state}{between if told else ''}{told}"
 
@@ -296,10 +281,13 @@ def ways_of(one: JobInfo, *, blocks: bool) -> list[tuple[str, str]]:
 def _ways_out(hold: Hold) -> Iterator[tuple[str, str]]:
     """Of what is no message of the job."""
     if hold.why in (Waits.NO_HANDLER, Waits.OTHER_SLICES):
-        topic = "" if hold.topic is None else f" that handles {safe(hold.topic)}"
+        topic = "" if hold.topic is None else f" that handles {output.safe(hold.topic)}"
         yield "run", f"start an instance{topic}, or drain with it"
     elif hold.why is Waits.PAUSED and hold.topic is not None:
-        yield f"resume {shlex.quote(safe(hold.topic))}", "let the handlers of its topic start again"
+        yield (
+            f"resume {shlex.quote(output.safe(hold.topic))}",
+            "let the handlers of its topic start again",
+        )
     elif hold.why in (Waits.PAUSED, Waits.NOBODY):
         yield f"explain {hold.msg_id}", "what message they wait for"
     elif hold.why is Waits.DEAD and not hold.ours:
@@ -316,9 +304,9 @@ def _switch(app: App, action: str, job_id: int, json: bool, **how: Any) -> int:
     try:
         done = getattr(app.ops, f"{action}_job")(job_id, **how)
     except ConfigError as error:
-        raise NothingMatched(str(error)) from None
+        raise output.NothingMatched(str(error)) from None
     if not done and action == "resume":  # as with topics
-        raise NothingMatched(f"job {job_id} is not paused")
+        raise output.NothingMatched(f"job {job_id} is not paused")
     result, already = {"job": job_id, did: int(done)}, f"job {job_id} is {did} already"
     print_act(done, json, result, f"{did} job {job_id}", already)
     return 0
@@ -329,12 +317,12 @@ def _cancel(app: App, job_id: int, json: bool, *, yes: bool, dry_run: bool, **ho
     try:
         would = app.ops.cancel_job(job_id, dry_run=True, **how)
     except ConfigError as error:
-        raise NothingMatched(str(error)) from None
+        raise output.NothingMatched(str(error)) from None
     unsent = None if known.cancelled_at is not None else known.on_complete
-    then = "" if unsent is None else f": its message {safe(unsent)} is then never sent"
+    then = "" if unsent is None else f": its message {output.safe(unsent)} is then never sent"
     if dry_run:
         if json:
-            print_json(as_json_of(would, "cancelled") | {"job": job_id, "unsent": unsent})
+            output.print_json(as_json_of(would, "cancelled") | {"job": job_id, "unsent": unsent})
         else:
             again = f"job {job_id} is cancelled already"
             click.echo(again if known.cancelled_at else f"would cancel job {job_id}{then}")
@@ -342,10 +330,12 @@ def _cancel(app: App, job_id: int, json: bool, *, yes: bool, dry_run: bool, **ho
                 print_result(would, word="cancelled", verb="cancel", json=False)
         return 0
     if would or known.cancelled_at is None:
-        confirm(f"Cancel job {job_id} and {plural(int(would), 'message')} of it{then}?", yes=yes)
+        output.confirm(
+            f"Cancel job {job_id} and {plural(int(would), 'message')} of it{then}?", yes=yes
+        )
     done = app.ops.cancel_job(job_id, **how)
     if json:
-        print_json(as_json_of(done, "cancelled") | {"job": job_id})
+        output.print_json(as_json_of(done, "cancelled") | {"job": job_id})
     else:
         asked = f", requested {done.requested:,}" if done.requested else ""
         count = plural(done.changed - done.requested, "message")

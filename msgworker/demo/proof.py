@@ -15,15 +15,6 @@ import sqlalchemy as sa
 
 from msgworker import App
 from msgworker.demo import purchases
-from msgworker.demo.purchases import (
-    PRICE,
-    STATEMENT,
-    Purchase,
-    contracts,
-    fails_once,
-    prices,
-    spent,
-)
 from msgworker.message import Status
 from msgworker.store import lease
 
@@ -41,13 +32,13 @@ class SeenMessage(NamedTuple):
 
     @property
     def meant_to_die(self) -> bool:
-        return self.topic == STATEMENT and self.payload["address"] is None
+        return self.topic == purchases.STATEMENT and self.payload["address"] is None
 
     @property
     def failures_meant(self) -> int:
         if self.meant_to_die:
             return MAX_TRIES
-        return int(self.topic == PRICE and fails_once(self.payload["number"]))
+        return int(self.topic == purchases.PRICE and purchases.fails_once(self.payload["number"]))
 
     @property
     def dead(self) -> bool:
@@ -82,20 +73,20 @@ def read(app: App, held: InHand) -> Evidence:
         found = conn.execute(sa.select(*columns)).all()
         return Evidence(
             messages=[SeenMessage(row[0], row[1], json.loads(row[2]), *row[3:]) for row in found],
-            prices=conn.execute(sa.select(prices)).all(),
-            contracts=conn.execute(sa.select(contracts)).all(),
+            prices=conn.execute(sa.select(purchases.prices)).all(),
+            contracts=conn.execute(sa.select(purchases.contracts)).all(),
             leases=len(lease.read_all(conn, t)),
             held=held,
         )
 
 
 def claims(
-    seen: Evidence, bought: Sequence[Purchase], statements: int
+    seen: Evidence, bought: Sequence[purchases.Purchase], statements: int
 ) -> Iterator[tuple[str, bool]]:
     """Each claim, and whether it holds."""
     wanted = {number: p.price_cents for number, p in purchases.straight(bought).items()}
     over = [m for m in seen.messages if m.status == Status.DONE or m.dead]
-    sent = Counter({PRICE: len(bought), STATEMENT: statements})
+    sent = Counter({purchases.PRICE: len(bought), purchases.STATEMENT: statements})
     yield "nothing lost: every message sent is done or dead", Counter(m.topic for m in over) == sent
     yield (
         "exactly once: one price and one count in its contract per purchase",
@@ -110,7 +101,7 @@ def claims(
     )
     yield (
         "every customer's total and the sum charged are equal to the cent",
-        {c.customer: c.total_cents for c in seen.contracts} == spent(bought)
+        {c.customer: c.total_cents for c in seen.contracts} == purchases.spent(bought)
         and sum(p.price_cents for p in seen.prices) == sum(wanted.values()),
     )
     yield (

@@ -23,17 +23,6 @@ from msgworker.errors import ConfigError
 from msgworker.logs import logger
 from msgworker.message import State
 from msgworker.metrics import counting, need
-from msgworker.metrics.counting import (
-    METRICS,
-    Counting,
-    Key,
-    Known,
-    Metric,
-    Snapshot,
-    Source,
-    known_of,
-    summed,
-)
 from msgworker.processlock import ProcessLock, Renewed
 from msgworker.queries.counts import Overview, TopicInfo
 from msgworker.store.history import MOST_TOPICS, OTHERS, countable
@@ -49,19 +38,23 @@ SCRAPE_SECONDS = 10.0
 class Collector:
     """What prometheus_client asks for all metrics."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: counting.Source) -> None:
         self._source = source
 
     def collect(self) -> Iterator[Any]:
         """The families of all metrics, in the order of the documentation."""
-        by_name: dict[str, list[tuple[tuple[str, ...], Any]]] = {name: [] for name in METRICS}
-        for (name, labels), value in sorted(summed(self._source()).items(), key=lambda one: one[0]):
+        by_name: dict[str, list[tuple[tuple[str, ...], Any]]] = {
+            name: [] for name in counting.METRICS
+        }
+        for (name, labels), value in sorted(
+            counting.summed(self._source()).items(), key=lambda one: one[0]
+        ):
             by_name[name].append((labels, value))
-        for name, metric in METRICS.items():
+        for name, metric in counting.METRICS.items():
             yield _family(metric, by_name[name])
 
 
-def _family(metric: Metric, samples: Iterable[tuple[tuple[str, ...], Any]]) -> Any:
+def _family(metric: counting.Metric, samples: Iterable[tuple[tuple[str, ...], Any]]) -> Any:
     from prometheus_client import core
 
     made: Any
@@ -79,7 +72,7 @@ def _family(metric: Metric, samples: Iterable[tuple[tuple[str, ...], Any]]) -> A
     return made
 
 
-def registry_of(source: Source) -> Any:
+def registry_of(source: counting.Source) -> Any:
     """A registry of prometheus_client with all metrics of `source`. Raises ConfigError if the extra
     is not installed."""
     need()
@@ -91,7 +84,7 @@ def registry_of(source: Source) -> Any:
     return registry
 
 
-def text(source: Source, accept: str = "") -> tuple[bytes, str]:
+def text(source: counting.Source, accept: str = "") -> tuple[bytes, str]:
     """The text of a scrape and its content type, as the client accepts it."""
     registry = registry_of(source)
     from prometheus_client.exposition import choose_encoder
@@ -100,7 +93,7 @@ def text(source: Source, accept: str = "") -> tuple[bytes, str]:
     return encode(registry), kind
 
 
-def write(source: Source, path: str) -> None:
+def write(source: counting.Source, path: str) -> None:
     """Write the text of a scrape to a file, at once, as the textfile collector of node_exporter
     reads it. Raises ConfigError if it cannot be written, or the extra is not installed."""
     registry = registry_of(source)
@@ -159,7 +152,7 @@ def _is_known(host: str) -> bool:
 
 
 @contextmanager
-def serving(source: Source, host: str, port: int) -> Iterator[int]:
+def serving(source: counting.Source, host: str, port: int) -> Iterator[int]:
     """Answer scrapes in threads while the block runs; gives the port. Raises ConfigError if the
     address is taken or not ours."""
     registry = registry_of(source)
@@ -200,7 +193,7 @@ KEEP_SECONDS = 10.0
 DEADLINE_SECONDS = 2.0
 STATUSES = (State.NEW, State.PROCESSING, State.FAILED, State.DEAD)
 FAILED = {State.FAILED, State.DEAD}
-DOWN: Snapshot = {(counting.UP.name, ()): 0.0}
+DOWN: counting.Snapshot = {(counting.UP.name, ()): 0.0}
 """The metrics while the database does not answer."""
 log = logger("msgworker.metrics")
 
@@ -213,7 +206,7 @@ class Looking(Renewed):
     def __init__(
         self,
         ops: Ops,
-        known: Callable[[], Known] = Known,
+        known: Callable[[], counting.Known] = counting.Known,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
@@ -226,9 +219,9 @@ class Looking(Renewed):
 
     def renew(self) -> None:
         """See `Renewed`."""
-        self._last: Future[Snapshot] | None = None
+        self._last: Future[counting.Snapshot] | None = None
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> counting.Snapshot:
         """The latest overview as metrics, DOWN while one takes too long. Never raises."""
         with self._lock:
             if self._last is None or (self._last.done() and self._clock() >= self._until):
@@ -239,8 +232,8 @@ class Looking(Renewed):
         self._warn(f"no answer within {DEADLINE_SECONDS:g} s")
         return DOWN
 
-    def _begun(self) -> Future[Snapshot]:
-        made: Future[Snapshot] = Future()
+    def _begun(self) -> Future[counting.Snapshot]:
+        made: Future[counting.Snapshot] = Future()
         run = partial(self._look, made)
         try:
             threading.Thread(target=run, name="msgworker-metrics-read", daemon=True).start()
@@ -248,7 +241,7 @@ class Looking(Renewed):
             run()
         return made
 
-    def _look(self, made: Future[Snapshot]) -> None:
+    def _look(self, made: Future[counting.Snapshot]) -> None:
         found = DOWN
         try:
             found = metrics_of(self._ops.overview(), self._known().topics)
@@ -265,18 +258,18 @@ class Looking(Renewed):
         self._failed = True
 
 
-def metrics_of(seen: Overview, known: Collection[str] = ()) -> Snapshot:
+def metrics_of(seen: Overview, known: Collection[str] = ()) -> counting.Snapshot:
     """An overview as metrics. Beyond so many topics the others are one: the age of their oldest,
     and the sum of their messages. known: topics that are there without a message, too. Where not
     all messages of a state were counted, a topic of which none were seen has no number."""
-    found: defaultdict[Key, float] = defaultdict(float, {(counting.UP.name, ()): 1.0})
+    found: defaultdict[counting.Key, float] = defaultdict(float, {(counting.UP.name, ()): 1.0})
     for life in ("live", "silent", "dead"):
         found[counting.LIVING.name, (life,)] = getattr(seen, life)
     cut = {status for status in STATUSES if seen.count(status).more}
     if cut & FAILED:  # they are counted together
         cut |= FAILED
 
-    def add(metric: Metric, labels: tuple[str, ...], count: int, status: State) -> None:
+    def add(metric: counting.Metric, labels: tuple[str, ...], count: int, status: State) -> None:
         if count or status not in cut:
             found[metric.name, labels] += count
 
@@ -302,10 +295,10 @@ class Scrapes:
 
     def __init__(self, app: App, ops: Callable[[], Ops]) -> None:
         self._app = app
-        self._known = partial(known_of, app)
+        self._known = partial(counting.known_of, app)
         self._ops = ops
         self._lock = ProcessLock()
-        self._made: tuple[Counting, Looking] | None = None
+        self._made: tuple[counting.Counting, Looking] | None = None
 
     def text(self, accept: str) -> tuple[bytes, str]:
         """The answer and its content type, with a read of the database."""
@@ -323,9 +316,9 @@ class Scrapes:
             if self._made is not None:
                 self._made = self._made[0], Looking(self._ops(), self._known)
 
-    def _parts(self) -> tuple[Counting, Looking]:
+    def _parts(self) -> tuple[counting.Counting, Looking]:
         with self._lock:
             if self._made is None:
-                counted = Counting(self._app, self._known)
+                counted = counting.Counting(self._app, self._known)
                 self._made = counted, Looking(self._ops(), self._known)
             return self._made

@@ -17,20 +17,7 @@ from sqlalchemy import Connection
 from msgworker.counted import plural, span
 from msgworker.db.clock import instant_ago
 from msgworker.message import State, in_quarantine, topic_of
-from msgworker.queries import messages
-from msgworker.queries.instances import (
-    UNKNOWN,
-    InstanceInfo,
-    Life,
-    Stand,
-    Started,
-    TopicLimit,
-    instances,
-    live,
-    stands_of,
-    topics,
-    why_not,
-)
+from msgworker.queries import instances, messages
 from msgworker.queries.messages import MessageInfo
 from msgworker.store import controls, items, jobs, ranked, schedules, send
 from msgworker.store.bounded import WAITING
@@ -59,13 +46,13 @@ class Explanation:
     text: str
     since: datetime | None = None
     until: datetime | None = None
-    instance: InstanceInfo | None = None
+    instance: instances.InstanceInfo | None = None
     behind: Explanation | None = None
     items: Items | None = None
     started: bool | None = None
     running_seconds: float | None = None
     cancel: Request | None = None
-    limit: TopicLimit | None = None
+    limit: instances.TopicLimit | None = None
     key_holder: int | None = None
 
 
@@ -117,7 +104,7 @@ def of_heads(
     in as many statements for all of them as for one. `conn` commits each statement."""
     infos = messages.with_past(conn, t, infos)
     open_ones = [info for info in infos if info.status in WAITING]
-    stands = stands_of(conn, t, [info.msg_id for info in open_ones])
+    stands = instances.stands_of(conn, t, [info.msg_id for info in open_ones])
     of_jobs = {info.job_id for info in open_ones if info.job_id is not None}
     only = next(iter(of_jobs)) if len(of_jobs) == 1 else None
     paused = (
@@ -131,7 +118,7 @@ def of_heads(
             return _held(info, world)
         if info.status not in WAITING:
             return Facts(status=info.status, holds=holds.get(info.msg_id, ()))
-        stand = stands.get(info.msg_id, Stand())
+        stand = stands.get(info.msg_id, instances.Stand())
         return _waiting(t, info, stand, paused.get(info.job_id or 0), world)
 
     return [_told(t, info, row(info), world) for info in infos]
@@ -159,14 +146,18 @@ def _held(info: MessageInfo, world: World) -> Facts:
     return Facts(
         status=info.status,
         owner=info.claimed_by,
-        started=UNKNOWN if holder is None else holder.started(info),
+        started=instances.UNKNOWN if holder is None else holder.started(info),
         claimed_seconds=None if holder is None else holder.claimed_ago(info),
         dated=info.claimed_at is not None or info.created_at is not None,
     )
 
 
 def _waiting(
-    t: Tables, info: MessageInfo, stand: Stand, held: controls.PausedJob | None, world: World
+    t: Tables,
+    info: MessageInfo,
+    stand: instances.Stand,
+    held: controls.PausedJob | None,
+    world: World,
 ) -> Facts:
     topic = topic_of(info.topic)
     able = world.handling(topic)
@@ -177,7 +168,7 @@ def _waiting(
         topic=topic,
         due=stand.due,
         held=held.text if held else "",
-        unseen=why_not(able, stand.shard, stand.flag, stand.job) if scoped else "",
+        unseen=instances.why_not(able, stand.shard, stand.flag, stand.job) if scoped else "",
         alone=in_quarantine(info.crash_times or 0, info.error_try_times, t.spec.max_tries),
         refused=next(((one, why) for one, why in refusals if why), None),
     )
@@ -398,9 +389,9 @@ class Facts:
     unseen: str = ""
     held: str = ""
     alone: bool = False
-    refused: tuple[InstanceInfo, str] | None = None
+    refused: tuple[instances.InstanceInfo, str] | None = None
     holds: Sequence[str] = ()
-    started: Started = UNKNOWN
+    started: instances.Started = instances.UNKNOWN
     claimed_seconds: float | None = None
     dated: bool = True
 
@@ -411,17 +402,17 @@ class World:
     names_owners: whether the table says whose a running row is. asked: an instance that asks for
     itself, and is none of `who`."""
 
-    who: Sequence[InstanceInfo] = ()
+    who: Sequence[instances.InstanceInfo] = ()
     paused: Mapping[str, str] = field(default_factory=dict)
-    limits: Callable[[], Mapping[str, TopicLimit]] = dict
+    limits: Callable[[], Mapping[str, instances.TopicLimit]] = dict
     names_owners: bool = True
     asked: Asked | None = None
 
     @classmethod
     def read(cls, conn: Connection, t: Tables, asked: Asked | None = None) -> World:
         mine = () if asked is None else asked.me
-        who = [one for one in instances(conn, t) if one.instance_id not in mine]
-        limits = cache(lambda: {one.topic: one for one in topics(conn, t)})
+        who = [one for one in instances.instances(conn, t) if one.instance_id not in mine]
+        limits = cache(lambda: {one.topic: one for one in instances.topics(conn, t)})
         return cls(who, controls.paused_by(conn, t), limits, t.has("claimed_by"), asked)
 
     def full(self) -> dict[str, str]:
@@ -429,15 +420,15 @@ class World:
         return {topic: one.why for topic, one in self.limits().items() if one.why is not None}
 
     @property
-    def works(self) -> list[InstanceInfo]:
+    def works(self) -> list[instances.InstanceInfo]:
         """The instances that work on this table."""
         return [one for one in self.who if one.works]
 
-    def handling(self, topic: str) -> list[InstanceInfo]:
+    def handling(self, topic: str) -> list[instances.InstanceInfo]:
         """Those that have a handler for a topic."""
         return [one for one in self.who if one.handles(topic)]
 
-    def holder(self, owner: str | None) -> InstanceInfo | None:
+    def holder(self, owner: str | None) -> instances.InstanceInfo | None:
         """Who has a running message with this `claimed_by`, if that one has a lease."""
         if owner is None:
             return None
@@ -487,11 +478,11 @@ def _verdict_of_held(owner: str | None, world: World) -> Verdict:
         return Verdict.OWN
     if owner is None:
         # One that has stopped may have it; a drain does not count on that, and says so.
-        others = live(world.who) if world.asked is None else world.works
+        others = instances.live(world.who) if world.asked is None else world.works
         may_be_theirs = not world.names_owners and others
         return Verdict.UNNAMED if may_be_theirs else Verdict.UNOWNED
     holder = world.holder(owner)
-    if holder is None or holder.life is not Life.LIVE:
+    if holder is None or holder.life is not instances.Life.LIVE:
         return Verdict.RECOVERED if world.works else Verdict.ABANDONED
     return Verdict.SILENT if holder.silent else Verdict.RUNNING
 
@@ -574,7 +565,7 @@ def _running(row: Facts, world: World) -> str:
     )
 
 
-def _held_text(row: Facts, holder: InstanceInfo) -> str:
+def _held_text(row: Facts, holder: instances.InstanceInfo) -> str:
     who, heard = row.owner, span(holder.silent_seconds)
     claimed = span(row.claimed_seconds)
     if row.started.started:
@@ -590,7 +581,7 @@ def _held_text(row: Facts, holder: InstanceInfo) -> str:
     return f"{text}; the next heartbeat says whether its handler has started"
 
 
-def _last_sign(holder: InstanceInfo, told: Started) -> str:
+def _last_sign(holder: instances.InstanceInfo, told: instances.Started) -> str:
     if holder.silent_seconds is None:  # it was taken over since
         return ""
     text = f", it was last heard of {span(holder.silent_seconds)} ago"

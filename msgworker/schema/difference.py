@@ -22,18 +22,8 @@ from msgworker.db.types import exact
 from msgworker.message import ends_at
 from msgworker.schema import describe, repairs
 from msgworker.schema.describe import Column, Live, LiveTable, has_none, said
+from msgworker.table import columns
 from msgworker.table.build import OWN
-from msgworker.table.columns import (
-    ADDED,
-    INSTANTS,
-    LONGEST_ID,
-    MAX_ERROR,
-    NUMBERS,
-    OWN_PREFIX,
-    REQUIRED,
-    ROLES,
-    WIDE,
-)
 from msgworker.table.spec import MessageTable
 from msgworker.table.tables import Tables
 
@@ -70,12 +60,12 @@ class Difference:
     @property
     def required(self) -> list[sa.Column[Any]]:
         """Missing columns without which no instance works."""
-        return [column for column in self.columns if ADDED not in column.info]
+        return [column for column in self.columns if columns.ADDED not in column.info]
 
     @property
     def later(self) -> list[sa.Column[Any]]:
         """Missing columns that a later version has added: instances work without them."""
-        return [column for column in self.columns if ADDED in column.info]
+        return [column for column in self.columns if columns.ADDED in column.info]
 
 
 def difference(wanted: sa.Table, live: LiveTable, database: Database) -> Difference:
@@ -165,9 +155,11 @@ def _is_theirs(index: sa.Index, live: LiveIndex) -> bool:
 
 def _is_wide(database: Database, index: sa.Index, live: LiveIndex) -> bool:
     """It has the predicate of before: that and no more."""
-    if WIDE not in index.info or live.where is None:
+    if columns.WIDE not in index.info or live.where is None:
         return False
-    has = [_says(live.where, one) for one in (database.predicate_of(index), index.info[WIDE])]
+    has = [
+        _says(live.where, one) for one in (database.predicate_of(index), index.info[columns.WIDE])
+    ]
     return has == [False, True]
 
 
@@ -219,7 +211,9 @@ def is_generated(column: sa.Column[Any]) -> bool:
 
 
 WRITTEN_TEXTS = tuple(
-    name for name, role in ROLES.items() if role.holds == "text" and not role.may_be_generated
+    name
+    for name, role in columns.ROLES.items()
+    if role.holds == "text" and not role.may_be_generated
 )
 """Those that instances write."""
 BINARIES = (sa.LargeBinary, sa.BINARY, sa.VARBINARY)
@@ -232,7 +226,9 @@ def of_columns(live: Live) -> list[repairs.Fault]:
     """What is otherwise than it must or should be."""
     written = dict(live.columns)
     for role, c in live.columns.items():
-        plain = ROLES[role].may_be_generated or live.database.drop_generated(live.at(c.name))
+        plain = columns.ROLES[role].may_be_generated or live.database.drop_generated(
+            live.at(c.name)
+        )
         if c.generated and not plain:
             del written[role]  # nothing else of it can be changed
     as_written = replace(live, columns=written)
@@ -257,14 +253,14 @@ def read(
 
 
 def _numbers(live: Live) -> Iterator[repairs.Fault]:
-    for role, column in _there(live, NUMBERS):
+    for role, column in _there(live, columns.NUMBERS):
         if not has_none(live, column.kind) and (why := _number_problem(live, role, column.kind)):
             yield repairs.typed(live, role, column, f"column {column.name} ({role}) {why}")
 
 
 def mistyped(live: Live) -> list[repairs.Fault]:
     """Why the statements cannot even be run: the columns that must be there hold no numbers."""
-    return [fault for fault in _numbers(live) if fault.role in REQUIRED]
+    return [fault for fault in _numbers(live) if fault.role in columns.REQUIRED]
 
 
 def _number_problem(live: Live, role: str, kind: Any) -> str:
@@ -347,8 +343,8 @@ def _texts(live: Live) -> Iterator[repairs.Fault]:
             is_needed = not live.database.loose_types or _takes_no_text(live, column.kind)
         elif is_id and live.pads(column.kind):
             problem, is_needed = PADDED.format(column.kind), True
-        elif longest is not None and longest < (LONGEST_ID if is_id else MAX_ERROR):
-            least = LONGEST_ID if is_id else MAX_ERROR
+        elif longest is not None and longest < (columns.LONGEST_ID if is_id else columns.MAX_ERROR):
+            least = columns.LONGEST_ID if is_id else columns.MAX_ERROR
             problem = f"takes {longest} characters, {least} are needed"
             problem += "" if is_id else " for whole texts: they are cut"
             is_needed = is_id and not live.database.loose_types
@@ -358,7 +354,7 @@ def _texts(live: Live) -> Iterator[repairs.Fault]:
 
 
 def _instants(live: Live) -> Iterator[repairs.Fault]:
-    for role, column in _there(live, INSTANTS):
+    for role, column in _there(live, columns.INSTANTS):
         if has_none(live, column.kind):
             continue
         name, kind = column.name, column.kind
@@ -369,7 +365,7 @@ def _instants(live: Live) -> Iterator[repairs.Fault]:
                 problem = f"column {name} has no time zone: it is read as the time of {zone}"
                 is_needed = False
         elif live.database.loose_types:
-            is_needed = not ROLES[role].best_effort and _takes_no_text(live, kind)
+            is_needed = not columns.ROLES[role].best_effort and _takes_no_text(live, kind)
             if not isinstance(kind, sa.String):
                 problem = f"column {name} is {kind}: instants are kept as texts here"
         elif not (live.database.texts_as_instants and _holds_an_instant(live, role, kind)):
@@ -440,17 +436,17 @@ def _nulls(live: Live) -> Iterator[repairs.Fault]:
 def _generated(live: Live) -> Iterator[repairs.Fault]:
     """Columns that we write must be columns that can be written; ours must be ours."""
     for role, column in live.columns.items():
-        if column.generated and not ROLES[role].may_be_generated:
+        if column.generated and not columns.ROLES[role].may_be_generated:
             text = f"column {column.name} ({role}) is generated: it cannot be written"
             plain = live.database.drop_generated(live.at(column.name))
-            is_needed = not ROLES[role].best_effort
+            is_needed = not columns.ROLES[role].best_effort
             yield repairs.Fault(
                 "columns", is_needed, *repairs.with_way_out(live, role, text, plain)
             )
     if live.database.case_index != "column":
         return
     for column in live.all.values():
-        if column.name.lower().startswith(OWN_PREFIX) and not column.generated:
+        if column.name.lower().startswith(columns.OWN_PREFIX) and not column.generated:
             text = (
                 f"column {column.name} is not one of msgworker's generated columns, which begin so"
             )

@@ -21,18 +21,10 @@ from msgworker.db.connections import fetch, joining_widely
 from msgworker.db.errors import trouble
 from msgworker.db.types import beginning, whole_number
 from msgworker.message import ACKNOWLEDGED, CANCELLED, DISCARDED, State, Status, ends_at
-from msgworker.store import bounded, controls
+from msgworker.store import bounded, controls, rows
 from msgworker.store.bounded import Filter, an_id, discarded, in_state, said, where
 from msgworker.store.claim import OF_A_ROW
 from msgworker.store.controls import Asked
-from msgworker.store.rows import (
-    Expected,
-    among_ids,
-    by_key,
-    check_written,
-    or_zero,
-    payload_columns,
-)
 from msgworker.store.send import sent_values
 from msgworker.store.tries import in_group
 from msgworker.table.build import AUDIT, OPERATION
@@ -68,7 +60,7 @@ def taken(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, int]:
     query = query.where(t.among(c.msg_id), c.unique_key.is_not(None), ended).order_by(c.msg_id)
     found: dict[int, int] = {}
     first: dict[str, int] = {}
-    for msg_id, key, another in among_ids(conn, t, query, ids):
+    for msg_id, key, another in rows.among_ids(conn, t, query, ids):
         holder = first.setdefault(key, msg_id) if another is None else another
         if holder != msg_id:
             found[msg_id] = holder
@@ -98,7 +90,7 @@ def states(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, SeenRow
     """Messages by id in their present state, without missing ones."""
     c = t.cols()
     query = sa.select(c.msg_id, c.status, t.tries(c)).where(t.among(c.msg_id))
-    return {row[0]: SeenRow._make(row) for row in among_ids(conn, t, query, ids)}
+    return {row[0]: SeenRow._make(row) for row in rows.among_ids(conn, t, query, ids)}
 
 
 def given_up(conn: Connection, t: Tables, ids: Sequence[int]) -> set[int]:
@@ -114,7 +106,7 @@ def known(conn: Connection, t: Tables, ids: Sequence[int]) -> set[int]:
 def _those(conn: Connection, t: Tables, ids: Iterable[int], which: ColumnElement[bool]) -> set[int]:
     c = t.cols()
     query = sa.select(c.msg_id).where(t.among(c.msg_id), which)
-    return {row[0] for row in among_ids(conn, t, query, ids)}
+    return {row[0] for row in rows.among_ids(conn, t, query, ids)}
 
 
 def lock(
@@ -142,7 +134,7 @@ def matching(
     conn: Connection, t: Tables, ids: Sequence[int], *, words: Sequence[State], wanted: Filter
 ) -> list[int]:
     """Those of the messages that are in one of these states and match, without a lock."""
-    found = [row[0] for row in among_ids(conn, t, _matching(t, words, wanted), ids)]
+    found = [row[0] for row in rows.among_ids(conn, t, _matching(t, words, wanted), ids)]
     return found if wanted.fingerprint is None else in_group(conn, t, found, wanted.fingerprint)
 
 
@@ -184,11 +176,11 @@ def rerun(conn: Connection, t: Tables, ids: Sequence[int], *, done_too: bool = F
     change = change.ordered_values(*t.tries_last(values))
     before = states(conn, t, ids) if t.on_update else {}
     rerun = conn.execute(change, {"mw_ids": list(ids)}).rowcount
-    expected = dict.fromkeys(ids, Expected(Status.NEW, 0))
+    expected = dict.fromkeys(ids, rows.Expected(Status.NEW, 0))
     for row in before.values():
         if row.status == Status.FAILED and row.tries == 0:
-            expected[row.msg_id] = Expected(Status.FAILED, 0)
-    check_written(conn, t, expected, "the rerun")
+            expected[row.msg_id] = rows.Expected(Status.FAILED, 0)
+    rows.check_written(conn, t, expected, "the rerun")
     controls.drop_requests(conn, t, ids)
     return rerun
 
@@ -248,7 +240,7 @@ def _give_up(conn: Connection, t: Tables, ids: Sequence[int], text: str, prefix:
     change = sa.update(t.message).where(t.among(c.msg_id), open_ones).values(values)
     texts = [{"mw_text": fitting} for fitting in _shorter(t.error_text(text), prefix)]
     params = texts if t.has("last_error") else [{}]
-    expected = dict.fromkeys(ids, Expected(Status.FAILED, tries))
+    expected = dict.fromkeys(ids, rows.Expected(Status.FAILED, tries))
     return _first_taken(conn, t, change, params, expected, "its end")
 
 
@@ -285,7 +277,7 @@ def acknowledge(conn: Connection, t: Tables, ids: Sequence[int], *, text: str) -
         {"mw_text": f"{line[: t.max_error - 1]}\n", "mw_room": 0},
         {"mw_text": f"{plain[: t.max_error // 4]}\n", "mw_room": 0},
     ]
-    expected = dict.fromkeys(ids, Expected(Status.FAILED))
+    expected = dict.fromkeys(ids, rows.Expected(Status.FAILED))
     return _first_taken(conn, t, change, params, expected, "it")
 
 
@@ -294,7 +286,7 @@ def _first_taken(
     t: Tables,
     change: sa.Update,
     params: Sequence[Mapping[str, Any]],
-    expected: Mapping[int, Expected],
+    expected: Mapping[int, rows.Expected],
     what: str,
 ) -> int:
     """Send an UPDATE of rows with the first of some parameters that the table takes; returns how
@@ -303,7 +295,7 @@ def _first_taken(
         try:
             with conn.begin_nested():
                 done = conn.execute(change, {**some, "mw_ids": list(expected)}).rowcount
-            check_written(conn, t, expected, what)
+            rows.check_written(conn, t, expected, what)
             return done
         except DBAPIError as error:
             if some is params[-1] or trouble(error) not in OF_A_ROW:
@@ -363,14 +355,14 @@ def to_edit(conn: Connection, t: Tables, msg_id: int, *, lock: bool = False) -> 
         t.tries(c),
         c.object_id,
         none if c.topic is None else c.topic,
-        *payload_columns(t, c, t.spec.max_payload),
+        *rows.payload_columns(t, c, t.spec.max_payload),
         none if c.available_at is None else instant_text(c.available_at),
         none if c.priority is None else c.priority,
         none if c.unique_key is None else c.unique_key,
         none if c.last_error is None else beginning(c.last_error),
         none if c.finished_at is None else instant_text(c.finished_at),
-        or_zero(c.crash_times),
-        or_zero(c.later_times),
+        rows.or_zero(c.crash_times),
+        rows.or_zero(c.later_times),
     )
     query = sa.select(*(column.label(f"e{i}") for i, column in enumerate(columns)))
     query = query.where(t.among(c.msg_id), *t.is_message(c))
@@ -413,9 +405,11 @@ def edit(
         roles |= {"status": lit(Status.FAILED), "claimed_by": sa.null()}
     waits = c.status.in_([lit(Status.NEW), lit(Status.FAILED)])
     change = sa.update(t.message).where(t.among(c.msg_id), waits).values(t.values(**roles))
-    done = conn.execute(by_key(t, change), params | {"mw_ids": [msg_id]}).rowcount
+    done = conn.execute(rows.by_key(t, change), params | {"mw_ids": [msg_id]}).rowcount
     after = Status.FAILED if parked else Status(held.status)
-    check_written(conn, t, {msg_id: Expected(after, whole_number(held.tries))}, "the edit")
+    rows.check_written(
+        conn, t, {msg_id: rows.Expected(after, whole_number(held.tries))}, "the edit"
+    )
     return done
 
 
@@ -476,7 +470,7 @@ def runs_later(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, int
     query = t.hinted(query, source, "guard")
     behind = sa.and_(t.runs(other, t.object_key(c)), other.msg_id > c.msg_id)
     query = query.select_from(t.message.join(source, behind)).where(t.among(c.msg_id))
-    return {row[0]: row[1] for row in among_ids(conn, t, query, ids)}
+    return {row[0]: row[1] for row in rows.among_ids(conn, t, query, ids)}
 
 
 class Behind(NamedTuple):
@@ -502,7 +496,7 @@ def behind(conn: Connection, t: Tables, ids: Sequence[int]) -> Behind:
     last = bounded.ends(conn, t)
     # An id is given at the INSERT and shows at the COMMIT: a few below the highest may yet come.
     high = bounded.LEAST if last is None else max(bounded.LEAST, last[1] - bounded.SINCE_SLACK)
-    found = {row[0]: row[1] for row in among_ids(conn, t, query, ids)}
+    found = {row[0]: row[1] for row in rows.among_ids(conn, t, query, ids)}
     return Behind({*found}, {i: one for i, one in found.items() if one is not None}, high)
 
 
@@ -518,7 +512,7 @@ def done_above(conn: Connection, t: Tables, ids: Sequence[int], msg_id: int) -> 
     g = came.group_by(d.object_id).subquery("g")
     query = sa.select(c.msg_id, g.c.hi).select_from(t.message.join(g, g.c.o == c.object_id))
     query = query.where(t.among(c.msg_id))
-    return {row[0]: row[1] for row in among_ids(conn, t, query, ids)}
+    return {row[0]: row[1] for row in rows.among_ids(conn, t, query, ids)}
 
 
 def lowest(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, int]:

@@ -16,14 +16,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from msgworker.instance.claiming.heads import (
-    DUE_SECONDS,
-    LONGEST_REST_SECONDS,
-    HeadChooser,
-    Look,
-    Search,
-    Wanted,
-)
+from msgworker.instance.claiming import heads
 from msgworker.store import candidates, ranked, slices
 from msgworker.store.candidates import Candidate, Those
 from msgworker.store.ranked import Ranked
@@ -126,7 +119,7 @@ class SkippedRanges:
         if again is None:
             again = _Range(to, end)
             self._ranges.insert(self._next, again)
-        again.rests_until = now + min(READ_AGAIN * seconds, LONGEST_REST_SECONDS)
+        again.rests_until = now + min(READ_AGAIN * seconds, heads.LONGEST_REST_SECONDS)
 
     # ------------------------------------------------------------
 
@@ -138,7 +131,7 @@ class SkippedRanges:
         if any(one.read_at is None for one in self._ranges):
             return None
         rest = sum(one.seconds for one in self._ranges)
-        rest = min(rest * (READ_AGAIN if busy else READ_AGAIN_IDLE), LONGEST_REST_SECONDS)
+        rest = min(rest * (READ_AGAIN if busy else READ_AGAIN_IDLE), heads.LONGEST_REST_SECONDS)
         due = [one for one in self._ranges if one.under_way or now >= _read_at(one) + rest]
         return min(due, key=_read_at, default=None)
 
@@ -257,7 +250,7 @@ class ObjectCursor:
     def step(
         self,
         conn: Connection,
-        chooser: HeadChooser,
+        chooser: heads.HeadChooser,
         want: int,
         *,
         idle: bool,
@@ -297,7 +290,7 @@ class ObjectCursor:
     def _step_rows(
         self,
         conn: Connection,
-        chooser: HeadChooser,
+        chooser: heads.HeadChooser,
         size: int,
         want: int,
         those: Those | None,
@@ -349,7 +342,7 @@ class _Passes:
     without_object: _SlicePass = field(default_factory=_SlicePass)
 
 
-class SliceSearch(Search):
+class SliceSearch(heads.Search):
     """Finds candidates in a slice: object by object along its index, in repeated passes that keep a
     place in each of its parts. The oldest candidates of a look come first."""
 
@@ -362,16 +355,16 @@ class SliceSearch(Search):
         self._depth = 1.0
         self._without_object_at = 0.0
 
-    def look(self, conn: Connection, wanted: Wanted) -> Look:
+    def look(self, conn: Connection, wanted: heads.Wanted) -> heads.Look:
         now, want, where = time.monotonic(), wanted.heads, wanted.where
         if where is None:
-            return Look(complete=True)
+            return heads.Look(complete=True)
         if now >= self._forget_at:
             self._forget(now)
         slots = 1 if where.exclusive else wanted.slots
         objects, ids = wanted.skip_objects | self._blocked, wanted.skip_ids | self._skipped_ids
         wanted = replace(wanted, slots=slots, skip_objects=objects, skip_ids=ids)
-        chooser = HeadChooser(self, wanted)
+        chooser = heads.HeadChooser(self, wanted)
         self._passes = {v: self._passes.get(v) or _Passes() for v in where.values}
         budget = min(WINDOW, max(want, LEAST_WANT) * slots * self._factor)
         each = math.ceil(budget / len(where.values))
@@ -392,13 +385,13 @@ class SliceSearch(Search):
         elif free < want and widen:
             self._factor = min(WIDEST, self._factor * 2)
         self.idle = not chosen and chooser.quarantined is None
-        look = Look(chosen, chooser.quarantined, complete, seconds=time.monotonic() - now)
+        look = heads.Look(chosen, chooser.quarantined, complete, seconds=time.monotonic() - now)
         look.of_others = chooser.of_others
         look.places = {row.msg_id: value for row, value in found} | places
         return look
 
     def _look_urgent_in(
-        self, conn: Connection, where: Slice, chooser: HeadChooser, now: float, want: int
+        self, conn: Connection, where: Slice, chooser: heads.HeadChooser, now: float, want: int
     ) -> dict[int, Any]:
         """Offer heads with a priority; returns the part of the slice of each."""
         if not self._urgent.is_time(now):
@@ -416,7 +409,7 @@ class SliceSearch(Search):
         return places
 
     def _gather(
-        self, conn: Connection, where: Slice, each: int, wanted: Wanted
+        self, conn: Connection, where: Slice, each: int, wanted: heads.Wanted
     ) -> tuple[list[tuple[Candidate, Any]], bool]:
         """Continue each pass. Returns rows, each with its slice's value, and whether a longer step
         would find more."""
@@ -426,7 +419,7 @@ class SliceSearch(Search):
         if now >= self._without_object_at:
             passes = [one.without_object for one in self._passes.values()]
             more = self._read(conn, where, each, passes, wanted, without_object=True)
-            self._without_object_at = 0.0 if more else now + DUE_SECONDS
+            self._without_object_at = 0.0 if more else now + heads.DUE_SECONDS
             found += more
         both = [it for one in self._passes.values() for it in (one.heads, one.without_object)]
         return found, any(it.after is not None for it in both)
@@ -437,7 +430,7 @@ class SliceSearch(Search):
         where: Slice,
         each: int,
         passes: Sequence[_SlicePass],
-        wanted: Wanted,
+        wanted: heads.Wanted,
         *,
         without_object: bool = False,
     ) -> list[tuple[Candidate, Any]]:
@@ -454,9 +447,9 @@ class SliceSearch(Search):
             found += [(row, value) for row in page.found]
         return found
 
-    def _any_can_run(self, page: Page, wanted: Wanted) -> bool:
+    def _any_can_run(self, page: Page, wanted: heads.Wanted) -> bool:
         """Whether a row of the page could run now."""
-        judge, objects, ids = HeadChooser(self, wanted), wanted.skip_objects, wanted.skip_ids
+        judge, objects, ids = heads.HeadChooser(self, wanted), wanted.skip_objects, wanted.skip_ids
         free = (row for row in page.found if judge.can_run(row))
         return any(row.same not in objects and row.msg_id not in ids for row in free)
 
@@ -494,7 +487,7 @@ class AgeSearch(SliceSearch):
     it also reads one long page behind them, and remembers in each part how far it has read."""
 
     def _gather(
-        self, conn: Connection, where: Slice, each: int, wanted: Wanted
+        self, conn: Connection, where: Slice, each: int, wanted: heads.Wanted
     ) -> tuple[list[tuple[Candidate, Any]], bool]:
         places = [Place(value) for value in where.values]
         rows = max(LEAST_ROWS, each)
