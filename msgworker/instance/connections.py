@@ -365,6 +365,7 @@ class Lendable(Protocol):
         """Cut it, from any thread."""
 
 
+@dataclass(eq=False)
 class Connections:
     """The connections of a role or of a handler's thread. Only that one uses them; the watchdog and
     the stop may `cut` them.
@@ -379,17 +380,12 @@ class Connections:
     lock: held during use, if others may close it meanwhile.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        turns: AbstractContextManager[None] | None = None,
-        tuned: tuple[str, str] | None = None,
-        none_left: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._engine = engine
-        self._none_left = none_left
-        self._tuned = tuned
-        self._turns = turns
+    _engine: Engine
+    _turns: AbstractContextManager[None] | None = None
+    _tuned: tuple[str, str] | None = None
+    none_left: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
         self._alone: Connection | None = None
         self.together: Connection | None = None
         self.busy_since: float | None = None  # when its present use began
@@ -398,7 +394,7 @@ class Connections:
         self.owner: str | None = None  # the id that claimed the message it is used for
         self.ident: int | None = None  # the thread that used it last
         self.lock = threading.Lock()
-        self._succession = succession_of(engine)
+        self._succession = succession_of(self._engine)
         self._succession_turn = self._succession.turn
         self._pid = os.getpid()
 
@@ -415,7 +411,7 @@ class Connections:
             return conn
         except Exception as error:
             if errors.no_connection_left(error):
-                self._none_left()
+                self.none_left()
             if isinstance(error, DBAPIError) and errors.trouble(error) is Trouble.OTHER:
                 # Whatever the error is, there is no connection, and nothing was sent.
                 raise DatabaseUnavailable(f"no connection: {errors.reason_of(error)}") from error

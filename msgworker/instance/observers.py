@@ -41,32 +41,29 @@ Ran = tuple[float, float]
 of a batch each message has its share."""
 
 
+@dataclass(eq=False)
 class Spans:
     """Makes the spans of events, for settling threads. ahead: see above."""
 
-    def __init__(
-        self,
-        wall: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
-        zone: str = "UTC",
-    ) -> None:
-        self._zone = zone
-        self._wall = wall
-        self._monotonic = monotonic
+    wall: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
+    zone: str = "UTC"
+
+    def __post_init__(self) -> None:
         self.ahead = 0.0
 
     def set_clock(self, database: float) -> None:
         """Set `ahead` by the database's clock, just read, in seconds since 1970."""
-        self.ahead = database - self._wall()
+        self.ahead = database - self.wall()
 
     def database_now(self) -> float:
         """The database's clock, as far as it is known, in seconds since 1970."""
-        return self._wall() + self.ahead
+        return self.wall() + self.ahead
 
     def of(self, rows: Sequence[Row], ran: Iterable[Ran]) -> list[Span | None]:
-        to_database = self._wall() - self._monotonic() + self.ahead
+        to_database = self.wall() - self.monotonic() + self.ahead
         return [
-            (seconds, _waited(row, begin + to_database, self._zone)) if begin else None
+            (seconds, _waited(row, begin + to_database, self.zone)) if begin else None
             for row, (begin, seconds) in zip(rows, ran, strict=True)
         ]
 

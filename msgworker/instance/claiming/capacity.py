@@ -288,6 +288,7 @@ class _Topic:
         return pause
 
 
+@dataclass(eq=False)
 class LimitPoller:
     """Decides when to try limited topics. Used by the fetcher's thread only; reads no table.
 
@@ -296,24 +297,19 @@ class LimitPoller:
     for a topic without messages. clock: monotonic.
     """
 
-    def __init__(
-        self,
-        threads: int,
-        topics: Container[str] | None,
-        longest: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._threads = threads
-        self._among = topics
-        self._longest = longest
-        self._clock = clock
+    threads: int
+    topics: Container[str] | None
+    longest: float
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._topics: dict[str, _Topic] = {}
         self._handled: list[str] = []
         self._ours: list[Lane] = []
 
     def update(self, controls: Controls, lanes: Container[Lane]) -> None:
         """Before a round: take the present limits, and drop lanes that have ended."""
-        among, limits = self._among, controls.limits
+        among, limits = self.topics, controls.limits
         self._handled = [
             name
             for name in limits
@@ -328,15 +324,15 @@ class LimitPoller:
 
     def due(self) -> list[str]:
         """The limited topics to look for now, in random order, so that none starves."""
-        if len(self._ours) >= self._threads:
+        if len(self._ours) >= self.threads:
             return []
-        now = self._clock()
+        now = self.clock()
         found = [name for name in self._handled if self._topic(name).look_at <= now]
         return random.sample(found, len(found))
 
     def to_claim(self, free: int) -> int:
         """How many messages of limited topics to claim, if `free` lanes may be claimed in all."""
-        return max(0, min(free, self._threads - len(self._ours)))
+        return max(0, min(free, self.threads - len(self._ours)))
 
     @property
     def held(self) -> int:
@@ -350,7 +346,7 @@ class LimitPoller:
     def tried(self, topic: str, free: Free | None, won: int) -> None:
         """After a claim of a topic. free: what was free before it; None = another instance had the
         record locked."""
-        now, one = self._clock(), self._topic(topic)
+        now, one = self.clock(), self._topic(topic)
         if free is None:
             pause = min(one.next_pause(), TOKENS_SECONDS) * random.uniform(0.5, 1.0)
             one.retry_in(now, TopicWaits.LOCK, pause)
@@ -370,11 +366,11 @@ class LimitPoller:
 
     def looked(self, topic: str, look: Look, *, busy: bool) -> None:
         """After a look for a topic that found nothing. busy: no thread waits for work."""
-        now, one = self._clock(), self._topic(topic)
+        now, one = self.clock(), self._topic(topic)
         rest = LEFT_TO_OTHERS if busy else LEFT_TO_OTHERS_IDLE
         rest = min(rest * look.seconds, LONGEST_REST_SECONDS)
         waits = TopicWaits.NOTHING if look.saw_all else TopicWaits.NO
-        one.retry_in(now, waits, max(rest, min(self._longest, one.next_pause())))
+        one.retry_in(now, waits, max(rest, min(self.longest, one.next_pause())))
         one.not_before, one.from_start = now + rest, look.from_start
 
     def woken(self) -> None:
@@ -387,19 +383,19 @@ class LimitPoller:
         """Try all topics again now, except those that wait for a token."""
         for one in self._topics.values():
             if one.waits is not TopicWaits.TOKEN:
-                one.retry_in(self._clock(), TopicWaits.NO)
+                one.retry_in(self.clock(), TopicWaits.NO)
 
     def wait(self) -> float | None:
         """Seconds until the next try, None = not before a lane ends."""
-        if len(self._ours) >= self._threads:
+        if len(self._ours) >= self.threads:
             return None
-        now = self._clock()
+        now = self.clock()
         return min((max(0.0, self._topic(n).look_at - now) for n in self._handled), default=None)
 
     def starts_in(self) -> float | None:
         """Seconds until a message of a limited topic may start, 0 = try now; None = none may until
         another instance ends one, or what was found is free."""
-        now, ahead = self._clock(), list[float]()
+        now, ahead = self.clock(), list[float]()
         for one in map(self._topic, self._handled):
             if one.waits in (TopicWaits.NO, TopicWaits.LOCK):
                 return 0.0
@@ -415,7 +411,7 @@ class LimitPoller:
 
     def rest(self) -> float | None:
         """For how many seconds none can start here, as far as is known; None = one may now."""
-        now, rest = self._clock(), math.inf
+        now, rest = self.clock(), math.inf
         for one in map(self._topic, self._handled):
             if one.waits in (TopicWaits.NO, TopicWaits.LOCK):
                 return None
@@ -427,7 +423,7 @@ class LimitPoller:
         """The next look is in another slice: topics without messages may have some there."""
         for one in self._topics.values():
             if one.waits is TopicWaits.NOTHING:
-                one.retry_in(self._clock(), TopicWaits.NO)
+                one.retry_in(self.clock(), TopicWaits.NO)
                 one.pause = FIRST_PAUSE_SECONDS
 
     # ------------------------------------------------------------
@@ -461,6 +457,7 @@ ROUND_LEFT_TO_OTHERS = 4.0
 """The pause in and after a round over the objects, as a multiple of its time."""
 
 
+@dataclass(eq=False)
 class PollPace:
     """Decides how long the claim loop pauses. Used by the fetcher's thread only.
 
@@ -468,18 +465,12 @@ class PollPace:
     clock: monotonic. jitter: the share of an idle pause that is waited.
     """
 
-    def __init__(
-        self,
-        poll_seconds: float,
-        *,
-        drains: bool = False,
-        clock: Callable[[], float] = time.monotonic,
-        jitter: Callable[[], float] = lambda: random.uniform(0.75, 1.0),
-    ) -> None:
-        self._longest = poll_seconds
-        self._drains = drains
-        self._clock = clock
-        self._jitter = jitter
+    _longest: float
+    drains: bool = False
+    clock: Callable[[], float] = time.monotonic
+    jitter: Callable[[], float] = lambda: random.uniform(0.75, 1.0)
+
+    def __post_init__(self) -> None:
         self._pause = FIRST_IDLE_SECONDS
         self._busy = TICK_SECONDS  # between two looks while messages are in flight
         self._look_at = 0.0
@@ -498,20 +489,20 @@ class PollPace:
     def rests(self) -> bool:
         """Whether a look that finds what is new without it leaves out the round over the
         objects."""
-        return self._clock() < self._no_round_until
+        return self.clock() < self._no_round_until
 
     @property
     def look_in(self) -> float:
         """The seconds until the next look while messages are in flight, 0 = now."""
-        return max(0.0, self._look_at - self._clock())
+        return max(0.0, self._look_at - self.clock())
 
     def looked(self, look: Look) -> None:
         """After a look of which nothing was claimed."""
-        now = self._clock()
+        now = self.clock()
         if look.complete or look.round_over:
             took = 0.0 if self._round_since is None else now - self._round_since
             rest = min(ROUND_LEFT_TO_OTHERS * took, LONGEST_REST_SECONDS)
-            alone = look.finds_new and not self._drains
+            alone = look.finds_new and not self.drains
             self._rest, self._no_round_until = (0.0, now + rest) if alone else (rest, 0.0)
             self._round_since, self._look_seconds = None, 0.0
         elif not (look.finds_new and self.rests):
@@ -534,16 +525,16 @@ class PollPace:
         woken, self._woken = self._woken, False
         if won > 0 or holding:
             wait = 0.0 if self._look_seconds else self._busy_seconds(found=won > 0, woken=woken)
-            self._look_at = self._clock() + wait
+            self._look_at = self.clock() + wait
             return TICK_SECONDS
         if self._look_seconds:
             return max(TICK_SECONDS, ROUND_LEFT_TO_OTHERS * self._look_seconds)
-        if self._drains and due_in is None:
+        if self.drains and due_in is None:
             return FIRST_IDLE_SECONDS
         self._pause = min(self._longest, self._pause * IDLE_GROWTH)
         if due_in is not None:
             return max(FIRST_IDLE_SECONDS, min(self._pause, due_in))
-        return max(self._rest, self._pause * self._jitter())
+        return max(self._rest, self._pause * self.jitter())
 
     def _busy_seconds(self, *, found: bool, woken: bool) -> float:
         """The seconds until the next look while messages are in flight."""

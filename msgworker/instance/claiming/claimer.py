@@ -246,26 +246,23 @@ Queue = Callable[[Sequence[Lane]], None]
 _TOPIC = itemgetter(Row._fields.index("topic"))
 
 
+@dataclass(eq=False)
 class Claimer:
     """Flags candidates and makes lanes of them. Used by the fetcher's thread only."""
 
-    def __init__(
-        self,
-        setup: Setup,
-        shared: Shared,
-        link: Connections,
-        lane_limit: LaneLimit,
-        limit_poller: LimitPoller,
-        refused_rows: RefusedRows,
-        flagged: FlaggedRows,
-    ) -> None:
-        self._setup, self._shared, self._link = setup, shared, link
-        self._lane_limit, self._limit_poller = lane_limit, limit_poller
-        self._refused_rows, self._flagged = refused_rows, flagged
-        run, lanes = setup.settings.run_limit, setup.settings.lanes_limit
-        self._runs = RunLength(run, lanes, lambda: setup.registry.batch_most)
-        self._secrets = secrets_of(setup.engine.url)
-        self._by_priority = prioritized(setup.tables)
+    _setup: Setup
+    _shared: Shared
+    _link: Connections
+    _lane_limit: LaneLimit
+    _limit_poller: LimitPoller
+    _refused_rows: RefusedRows
+    _flagged: FlaggedRows
+
+    def __post_init__(self) -> None:
+        run, lanes = self._setup.settings.run_limit, self._setup.settings.lanes_limit
+        self._runs = RunLength(run, lanes, lambda: self._setup.registry.batch_most)
+        self._secrets = secrets_of(self._setup.engine.url)
+        self._by_priority = prioritized(self._setup.tables)
         self._runs_pay = LOOK_FOR_RUNS
 
     # ------------------------------------------------------------ claim

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence, Set
 from contextlib import contextmanager
+from dataclasses import dataclass
 from math import inf
 from typing import Any
 
@@ -73,28 +74,26 @@ OTHERS_SECONDS = 10.0
 """Seconds between two looks for numbers of shards that `App.send` does not write."""
 
 
+@dataclass(eq=False)
 class Finder:
     """Looks for candidates. Used by the fetcher's thread only. member: None = it looks everywhere.
 
     where: the slice of this round; None = everywhere, or nowhere for a member of a scope.
     """
 
-    def __init__(
-        self,
-        setup: Setup,
-        shared: Shared,
-        member: ScopeMember | None,
-        link: Connections,
-        refused_rows: RefusedRows,
-    ) -> None:
-        self._setup, self._shared, self._link = setup, shared, link
-        self._member = member
-        self._refused_rows = refused_rows
+    _setup: Setup
+    _shared: Shared
+    _member: ScopeMember | None
+    _link: Connections
+    _refused_rows: RefusedRows
+
+    def __post_init__(self) -> None:
+        setup, shared = self._setup, self._shared
         self.contention = Contention(setup.settings.heartbeat_seconds, setup.clock)
         of_a_job = setup.scope is not None and setup.scope.by not in SLICES
         by_age = of_a_job or setup.tables.database.slices_by_age
         sliced = AgeSearch if by_age else SliceSearch
-        self._kind = TableSearch if member is None else sliced
+        self._kind = TableSearch if self._member is None else sliced
         self.search: Search = self._kind(setup.tables, setup.topics, shared.in_flight.blocked)
         self._limited: dict[str, Search] = {}  # by topic; `search` leaves them out
         self.unhandled = UnhandledTopics(setup, shared, self._link)

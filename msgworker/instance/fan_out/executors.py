@@ -282,20 +282,16 @@ class Transactional:
         return ItemResult(task, record.value, recorded=True)
 
 
+@dataclass(eq=False)
 class Threads:
     """Daemon threads, started as they are needed, at most `count`."""
 
-    def __init__(
-        self,
-        count: int,
-        make_run: Callable[[], Plain | Transactional],
-        fence: Fence,
-        ended: SimpleQueue[ItemResult],
-    ) -> None:
-        self._count = count
-        self._make_run = make_run
-        self._fence = fence
-        self._ended = ended
+    _count: int
+    _make_run: Callable[[], Plain | Transactional]
+    _fence: Fence
+    _ended: SimpleQueue[ItemResult]
+
+    def __post_init__(self) -> None:
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
 

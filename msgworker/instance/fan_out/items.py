@@ -265,6 +265,7 @@ class ItemCounts:
     first_error: BaseException | None = None
 
 
+@dataclass(eq=False)
 class FanOutRun:
     """Runs the tasks of one fan-out, in the thread that called `fan_out`; used once. in_flight: how
     many tasks the executor holds at most. listed: how many there are, if they are a list. before:
@@ -272,29 +273,19 @@ class FanOutRun:
     of a list are read, with how many the message has, and how many of them are of this list alone.
     text_of: an error as text."""
 
-    def __init__(
-        self,
-        fence: Fence,
-        executor: Threads | Remote,
-        ended: SimpleQueue[ItemResult],
-        *,
-        in_flight: int,
-        listed: int | None,
-        before: Collection[int],
-        on_read: Callable[[int, int], None],
-        text_of: Callable[[BaseException], str],
-    ) -> None:
-        self._fence = fence
-        self._executor = executor
-        self._ended = ended
-        self._in_flight = in_flight
-        self._open_at_most = max(BATCH, in_flight)
-        self._queued_at_most = max(QUEUED, listed or 0)
-        self._listed = listed
-        self._before = before
-        self._on_read = on_read
-        self._text_of = text_of
-        self._recorder = Recorder(fence, at_most=BATCH // 2, on_refused=self._refused)
+    _fence: Fence
+    _executor: Threads | Remote
+    _ended: SimpleQueue[ItemResult]
+    in_flight: int
+    listed: int | None
+    before: Collection[int]
+    on_read: Callable[[int, int], None]
+    text_of: Callable[[BaseException], str]
+
+    def __post_init__(self) -> None:
+        self._open_at_most = max(BATCH, self.in_flight)
+        self._queued_at_most = max(QUEUED, self.listed or 0)
+        self._recorder = Recorder(self._fence, at_most=BATCH // 2, on_refused=self._refused)
         self._running = 0
         self._behind: dict[Any, deque[Task]] = {}
         self._queued = 0
@@ -334,9 +325,9 @@ class FanOutRun:
         of_ours = 0
         for portion in _portions(tasks):
             records = self._recorder.known([task.text for task in portion])
-            of_ours += sum([hash(key) not in self._before for key in records])
-            if len(values) + len(portion) == self._listed:
-                self._on_read(recorded, of_ours)
+            of_ours += sum([hash(key) not in self.before for key in records])
+            if len(values) + len(portion) == self.listed:
+                self.on_read(recorded, of_ours)
             for task in portion:
                 values.append(None)
                 record = records.get(task.text)
@@ -355,7 +346,7 @@ class FanOutRun:
     def _is_full(self) -> bool:
         """Whether no further task is read."""
         running, unrecorded = self._running, self._running + len(self._recorder)
-        full = running >= self._in_flight or unrecorded >= self._open_at_most
+        full = running >= self.in_flight or unrecorded >= self._open_at_most
         return full or self._queued >= self._queued_at_most
 
     def _take_ready(self) -> None:
@@ -427,7 +418,7 @@ class FanOutRun:
             self._recorder.add(ended, text)
 
     def _failed(self, task: Task, error: BaseException) -> str:
-        tally, text = self.tally, self._text_of(error)
+        tally, text = self.tally, self.text_of(error)
         tally.failed_count += 1
         tally.first_error = tally.first_error or error
         if len(tally.failed) < FAILED_KEPT:

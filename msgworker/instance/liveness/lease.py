@@ -8,6 +8,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection
@@ -36,6 +37,7 @@ AGAIN_SECONDS = 20.0
 """How long to retry a registration that the database rolls back."""
 
 
+@dataclass(eq=False)
 class OwnLease:
     """The statements about our lease, none of which reads or writes a message. The heartbeat and
     the housekeeper call them, each on its own connection.
@@ -43,17 +45,10 @@ class OwnLease:
     refused: returns the errors of messages that the database does not let us flag, for operators.
     """
 
-    def __init__(
-        self,
-        setup: Setup,
-        shared: Shared,
-        member: ScopeMember | None,
-        refused: Callable[[], Mapping[int, str]],
-    ) -> None:
-        self._setup = setup
-        self._shared = shared
-        self._member = member
-        self._refused = refused
+    _setup: Setup
+    _shared: Shared
+    _member: ScopeMember | None
+    _refused: Callable[[], Mapping[int, str]]
 
     def new_id(self) -> str:
         """An id of this instance that was not used before."""

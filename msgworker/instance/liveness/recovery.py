@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from sqlalchemy import Connection
@@ -69,6 +70,7 @@ def runs_here(dead: lease.Lease) -> bool:
     return True
 
 
+@dataclass(eq=False)
 class Recovery:
     """The recovery of dead instances by this one; runs in the housekeeper's thread.
 
@@ -79,21 +81,14 @@ class Recovery:
     recover. The fetcher reads these two.
     """
 
-    def __init__(
-        self,
-        setup: Setup,
-        shared: Shared,
-        link: Connections,
-        *,
-        rest: Callable[[float], bool],
-        on_recovered: Callable[[Connection, list[int]], Sequence[Cancelled]] = lambda conn, ids: (),
-    ) -> None:
-        self._setup = setup
-        self._shared = shared
-        self._link = link
-        self._log = shared.log
-        self._rest = rest
-        self._on_recovered = on_recovered
+    _setup: Setup
+    _shared: Shared
+    _link: Connections
+    rest: Callable[[float], bool]
+    on_recovered: Callable[[Connection, list[int]], Sequence[Cancelled]] = lambda conn, ids: ()
+
+    def __post_init__(self) -> None:
+        self._log = self._shared.log
         self._until = 0.0  # on the monotonic clock
         self._moved = False  # whether this round has made progress
         # The last row of a dead instance, where time ran out.
@@ -330,7 +325,7 @@ class Recovery:
             if sends_on_dead:  # each once, since only one instance gives a row back
                 about = [follow_ups(registry, tables, row, Outcome.DEAD, text) for row in died]
                 send_all(conn, tables, [one for sends in about for one in sends])
-            cancelled = self._on_recovered(conn, ids)
+            cancelled = self.on_recovered(conn, ids)
         events: list[Event] = [*(Dead(me, row, text) for row in died), *cancelled]
         for event in events:
             setup.events.emit(event)
@@ -339,7 +334,7 @@ class Recovery:
     def _rest_after(self, took: float) -> bool:
         """Pause after a batch that took so many seconds; True if the instance stops."""
         most = REST_SHARE * self._setup.settings.heartbeat_seconds
-        return self._rest(min(REST_FACTOR * took, most))
+        return self.rest(min(REST_FACTOR * took, most))
 
 
 # --- Make an App's rule the rule of its table, while no instance is alive.

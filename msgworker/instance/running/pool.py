@@ -324,6 +324,7 @@ def _is_fresh(row: Row) -> bool:
 UNTRUSTED_PAUSE_SECONDS = 0.05
 
 
+@dataclass(eq=False)
 class HandlerThreads:
     """The handler threads: take lanes, run their handlers, and pass them on to be settled.
 
@@ -331,29 +332,20 @@ class HandlerThreads:
     with one that is there, and whether no other waits; returns whether to call settle now.
     """
 
-    def __init__(
-        self,
-        setup: Setup,
-        shared: Shared,
-        lanes: LaneQueue,
-        *,
-        caller: Caller,
-        handle_batch: Callable[[Lane], list[Lane] | None],
-        finished: deque[Lane],
-        is_due: Callable[[Lane, bool], bool],
-        settle: Callable[[], None],
-    ) -> None:
-        self._setup = setup
-        self._shared = shared
-        self._lanes = lanes
-        self.caller = caller
-        self._handle_batch = handle_batch
-        self.finished, self.is_due = finished, is_due
-        self._settle = settle
-        self._long = setup.settings.heartbeat_seconds
+    _setup: Setup
+    _shared: Shared
+    _lanes: LaneQueue
+    caller: Caller
+    handle_batch: Callable[[Lane], list[Lane] | None]
+    finished: deque[Lane]
+    is_due: Callable[[Lane, bool], bool]
+    settle: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        self._long = self._setup.settings.heartbeat_seconds
         self._threads = [
             threading.Thread(target=self._work, name=f"msgworker-handler-{i}", daemon=True)
-            for i in range(setup.threads)
+            for i in range(self._setup.threads)
         ]
         self._gate = threading.Lock()
         self._working = 0
@@ -440,7 +432,7 @@ class HandlerThreads:
                 elif registry.has_async and caller.suits_loop(lane):
                     held.clear()  # its loop has it, and more
                     ended, due = self._run_on_loop(lane)
-                elif registry.batch_most > 1 and (batch := self._handle_batch(lane)) is not None:
+                elif registry.batch_most > 1 and (batch := self.handle_batch(lane)) is not None:
                     ended = batch
                 else:
                     begin = time.monotonic()
@@ -454,7 +446,7 @@ class HandlerThreads:
                 held.pop(0)
                 due = self.is_due(one, not held and not lanes.ready) or due
             if due:
-                self._settle()
+                self.settle()
 
     def record(self, lane: Lane, begin: float) -> None:
         """Record how long the handler of a lane has run."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection
@@ -266,38 +267,35 @@ class _Outage(Outage):
         return min(pause, DEADLOCK_SECONDS) if trouble(error) is Trouble.AGAIN else pause
 
 
+@dataclass(eq=False)
 class Writer:
     """Writes one batch at a time, in the thread that holds `lock`.
 
     spare: used only beside another writer, if it gets a connection at once; it needs no more than
     one. since: when its present batch began (monotonic), None = it has none. leaving: how many
     lanes end with that. The thread that holds the lock writes both, all threads read them.
-    """
 
-    def __init__(
-        self,
-        setup: Setup,
-        shared: Shared,
-        *,
-        spare: bool = False,
-        on_leaving: Callable[[], None] = lambda: None,
-    ) -> None:
-        """on_leaving: called when some lanes are `leaving`."""
-        self._setup = setup
-        self._shared = shared
-        self._spare = spare
-        self.on_leaving = on_leaving
+    on_leaving: called when some lanes are `leaving`."""
+
+    _setup: Setup
+    _shared: Shared
+    spare: bool = False
+    on_leaving: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
         self.leaving = 0
-        self.link = shared.connector.new(spare=spare)
+        self.link = self._shared.connector.new(spare=self.spare)
         self.lock = self.link.lock
         self.since: float | None = None
-        self.outage = _Outage(shared.log, "settle", shared.away, setup.urgent_pause)
+        self.outage = _Outage(
+            self._shared.log, "settle", self._shared.away, self._setup.urgent_pause
+        )
         self._refused_at: float | None = None
 
     @property
     def may_open(self) -> bool:
         """Whether to try it: not soon after a spare one got no connection."""
-        if not self._spare or self.link.together is not None:
+        if not self.spare or self.link.together is not None:
             return True
         at = self._refused_at
         return at is None or time.monotonic() - at >= ASK_AGAIN_SECONDS
@@ -305,7 +303,7 @@ class Writer:
     def open(self) -> bool:
         """Open the connection of a spare one; returns whether it can write. The caller has the
         lock."""
-        if not self._spare:
+        if not self.spare:
             return True
         try:
             self.link.open()
@@ -416,7 +414,7 @@ class Writer:
 
     def _statement(self) -> AbstractContextManager[Connection]:
         """The connection for a batch in one statement; a spare writer has none for these alone."""
-        return self.link.single() if self._spare else self.link.statement()
+        return self.link.single() if self.spare else self.link.statement()
 
     def _notify(self, conn: Connection) -> None:
         if self._setup.channel is not None:
