@@ -9,10 +9,9 @@ One file, because each act says beside it what to do when its answer is lost.
 from __future__ import annotations
 
 import os
-import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -306,7 +305,9 @@ class DatabaseLocks(LockCentre):
             tries += 1
             opened = link.transaction if t.database.one_writer else link.single
             try:
-                with link.lock, self._cut_after(limit, link), opened() as conn:
+                # A half-open connection looks like a slow one.
+                cut = nullcontext() if t.database.one_writer else link.cut_after(limit)
+                with link.lock, cut, opened() as conn:
                     return act(conn)
             except IntegrityError:
                 raise
@@ -332,23 +333,6 @@ class DatabaseLocks(LockCentre):
             lines = _Lines(engines, Connections(engines[0]), Connections(engines[1]))
             lines = self._lines.setdefault(os.getpid(), lines)  # another thread may be faster
         return lines
-
-    @contextmanager
-    def _cut_after(self, seconds: float, link: Connections) -> Iterator[None]:
-        """Cut the connection if no answer comes: a half-open one looks like a slow one."""
-        if self._tables.database.one_writer:
-            yield
-            return
-        late = threading.Timer(seconds, link.cut)
-        late.daemon = True
-        with suppress(RuntimeError):  # no thread starts while the interpreter ends
-            late.start()
-        try:
-            yield
-        finally:
-            late.cancel()
-            if late.ident is not None:  # else a late cut would hit the next call
-                late.join()
 
     def _refusal(self, error: Exception) -> Exception:
         found = refusal(self.engine, error)

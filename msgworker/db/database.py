@@ -18,7 +18,7 @@ import enum
 import importlib
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
@@ -436,13 +436,24 @@ class Database:
         """The kind of an error."""
         raise NotImplementedError
 
-    def no_connection_left(self, error: BaseException) -> bool:
-        """Whether all connections of the server are in use."""
-        return False
+    codes: Mapping[str, Collection[int | str]] = {}
+    """The codes of errors, by what they say, for `says`.
 
-    def is_denied(self, error: BaseException) -> bool:
-        """Whether the login lacks a right on a table or column."""
-        return False
+    no connection: all those of the server are in use. denied: the login lacks a right on a table or
+    column. follows: an earlier error has ended the transaction, and this one says no more. shows a
+    row: the text contains the row that a CHECK or NOT NULL refuses, with its payload. session ends:
+    the connection is of no use any more, although its driver takes it as open. transaction ends:
+    the whole of it was rolled back, and the next statement begins another. overtime: a statement
+    was ended because it took too long. statement limit: a limit of the server for one statement, or
+    for its wait for a lock, has struck, and will again; session limit: the same for a transaction,
+    or for the time that a session does nothing."""
+
+    def code(self, error: BaseException) -> int | str | None:
+        """As `codes` has it."""
+        return None
+
+    def says(self, what: str, error: BaseException) -> bool:
+        return self.code(error) in self.codes.get(what, ())
 
     def is_of_a_trigger(self, error: BaseException, statement: str) -> bool:
         """Whether what is missing, or not allowed, is asked for by a trigger of the table and not
@@ -460,35 +471,6 @@ class Database:
         """Whether it is the refusal of a server, or of a transaction, that is read-only."""
         return False
 
-    def follows(self, error: BaseException) -> bool:
-        """Whether it only says that an earlier error has ended the transaction."""
-        return False
-
-    def shows_a_row(self, error: BaseException) -> bool:
-        """Whether the text contains the row that a CHECK or NOT NULL refuses, with its payload."""
-        return False
-
-    def ends_session(self, error: BaseException) -> bool:
-        """Whether the connection is of no use any more, although its driver takes it as open."""
-        return False
-
-    def ends_transaction(self, error: BaseException) -> bool:
-        """Whether the whole transaction was rolled back, and the next statement begins another."""
-        return False
-
-    def is_overtime(self, error: BaseException) -> bool:
-        """Whether a statement was ended because it took too long."""
-        return False
-
-    def is_statement_limit(self, error: BaseException) -> bool:
-        """Whether a limit of the server for one statement, or for its wait for a lock, has struck,
-        and will again."""
-        return False
-
-    def is_session_limit(self, error: BaseException) -> bool:
-        """The same for a transaction, or for the time that a session does nothing."""
-        return False
-
     # --- Deadlines.
 
     session_limits: tuple[str, int] | None = None
@@ -497,7 +479,7 @@ class Database:
 
     def deadline(self, conn: sa.Connection, seconds: float) -> AbstractContextManager[None]:
         """The database ends each statement of the block that takes longer than this, with an error
-        that `is_overtime` knows. `conn` is one of `connecting`."""
+        that says "overtime". `conn` is one of `connecting`."""
         return nullcontext()
 
     def before_transaction(

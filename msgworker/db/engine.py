@@ -420,16 +420,16 @@ def _note_rollback(context: Any) -> None:
     # statement. Code that swallows the error would commit only its second half. The same holds for
     # a lost connection, after which SQLAlchemy raises other errors.
     database, error = of_dialect(context.dialect), context.original_exception
-    if database.ends_session(error):
+    if database.says("session ends", error):
         context.is_disconnect = True
     if context.connection is None:
         return
     noted = vars(context.connection)
-    if context.is_disconnect or database.ends_transaction(error):
+    if context.is_disconnect or database.says("transaction ends", error):
         errors.note_rolled_back(context)
     elif database.trouble(error) is Trouble.AGAIN:
         noted[_ABORTED_BY] = context.sqlalchemy_exception
-    elif not database.follows(error):
+    elif not database.says("follows", error):
         # An aborted transaction gives only errors that follow: a savepoint has ended that one.
         noted.pop(_ABORTED_BY, None)
 

@@ -128,22 +128,22 @@ def _is(error: BaseException, what: str) -> bool:
     """What the Database says of its driver's own error."""
     cause = cause_of(error)
     database = of_error(cause)
-    return database is not None and bool(getattr(database, what)(cause))
+    return database is not None and database.says(what, cause)
 
 
 def is_denied(error: DBAPIError) -> bool:
     """Whether the login lacks a right on a table or column."""
-    return _is(error, "is_denied")
+    return _is(error, "denied")
 
 
 def no_connection_left(error: BaseException) -> bool:
     """Whether all connections are in use: of our pool, or of the server."""
-    return isinstance(error, PoolTimeout) or _is(error, "no_connection_left")
+    return isinstance(error, PoolTimeout) or _is(error, "no connection")
 
 
 def is_overtime(error: BaseException) -> bool:
     """Whether a statement was ended because it took too long."""
-    return _is(error, "is_overtime")
+    return _is(error, "overtime")
 
 
 def raise_lost(error: DBAPIError) -> None:
@@ -170,9 +170,9 @@ def is_time_limit(error: BaseException, *, of_session: bool = False) -> bool:
     database = of_error(cause)
     if database is None or not is_of_a_driver(cause):
         return False  # of the user's own nothing is asked, not even its text
-    if database.is_session_limit(cause):
+    if database.says("session limit", cause):
         return True
-    return not of_session and database.is_statement_limit(cause)
+    return not of_session and database.says("statement limit", cause)
 
 
 def follows(error: BaseException) -> bool:
@@ -183,7 +183,7 @@ def follows(error: BaseException) -> bool:
 def shows_a_row(error: BaseException | None) -> bool:
     """Whether the text of an error contains the row that a CHECK or NOT NULL refuses, with its
     payload."""
-    return error is not None and _is(error, "shows_a_row")
+    return error is not None and _is(error, "shows a row")
 
 
 def reason_of(error: BaseException) -> str:

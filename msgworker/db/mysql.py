@@ -138,8 +138,23 @@ class MySQL(Database):
 
     # --- Errors.
 
+    codes = {  # noqa: RUF012
+        "no connection": (1040, 1203, 1226),
+        "denied": (1142, 1143),
+        # A node of Galera without its cluster, which answers all the same: the next connection is
+        # to another. MariaDB Connector/Python: what it has read is no answer.
+        "session ends": (1047, 2027),
+        "transaction ends": (1213, 1020, 1206),
+        "overtime": (1969, 3024),
+        "statement limit": (1205, 1969, 3024, 3572),
+        "session limit": (4031,),
+    }
+
+    def code(self, error: BaseException) -> int | None:
+        return code_of(error)[0]
+
     def trouble(self, error: BaseException) -> Trouble:
-        code = code_of(error)[0]
+        code = self.code(error)
         if code is None:
             return Trouble.LOST if is_lost_by_its_text(error) else Trouble.OTHER
         if code == 1305 and "SAVEPOINT" in str(error):
@@ -156,12 +171,6 @@ class MySQL(Database):
 
     lacking = re.compile(r"(?:\b[Tt]able|Unknown column) ([\w$.`']+)")
 
-    def no_connection_left(self, error: BaseException) -> bool:
-        return code_of(error)[0] in (1040, 1203, 1226)
-
-    def is_denied(self, error: BaseException) -> bool:
-        return code_of(error)[0] in (1142, 1143)
-
     def violated_index(self, error: BaseException) -> str | None:
         # The entry, which is anything, comes before the name.
         found = re.search(r".*for key '([^']*)'", str(error), re.DOTALL)
@@ -169,24 +178,7 @@ class MySQL(Database):
 
     def refuses_writes(self, error: BaseException) -> bool:
         # Other options that prevent a statement have the same number.
-        return code_of(error)[0] == 1290 and "read-only" in str(error).replace("_", "-")
-
-    def ends_session(self, error: BaseException) -> bool:
-        # A node of Galera without its cluster, which answers all the same: the next connection is
-        # to another. MariaDB Connector/Python: what it has read is no answer.
-        return code_of(error)[0] in (1047, 2027)
-
-    def ends_transaction(self, error: BaseException) -> bool:
-        return code_of(error)[0] in (1213, 1020, 1206)
-
-    def is_overtime(self, error: BaseException) -> bool:
-        return code_of(error)[0] in (1969, 3024)
-
-    def is_statement_limit(self, error: BaseException) -> bool:
-        return code_of(error)[0] in (1205, 1969, 3024, 3572)
-
-    def is_session_limit(self, error: BaseException) -> bool:
-        return code_of(error)[0] == 4031
+        return self.code(error) == 1290 and "read-only" in str(error).replace("_", "-")
 
     # --- Deadlines.
 

@@ -53,6 +53,18 @@ class Oracle(Database):
 
     # --- Errors.
 
+    codes = {  # noqa: RUF012
+        "no connection": (18, 20, 2391, 12516, 12519, 12520),
+        "denied": (1031, 41900),  # a table without any right is reported as missing
+        "overtime": ("DPY-4024", "DPI-1067", 3156, 1013),
+        "statement limit": ("DPY-4024", "DPI-1067", 3156, 2049, 30006),
+        "session limit": (2396, 2399),
+    }
+
+    def code(self, error: BaseException) -> int | str | None:
+        inner = _code(str(error))
+        return str(error).partition(":")[0] if inner is None else inner
+
     def trouble(self, error: BaseException) -> Trouble:
         text = str(error)
         driver = re.match(r"(ORA|DPY|DPI)-0*(\d+)", text)
@@ -63,26 +75,9 @@ class Oracle(Database):
             return _TROUBLES[inner]
         return _DRIVER_TROUBLES.get(f"{driver[1]}-{driver[2]}", Trouble.OTHER)
 
-    def no_connection_left(self, error: BaseException) -> bool:
-        return _code(str(error)) in (18, 20, 2391, 12516, 12519, 12520)
-
-    def is_denied(self, error: BaseException) -> bool:
-        # A table without any right is reported as missing.
-        return re.match(r"ORA-0*(1031|41900)\b", str(error)) is not None
-
     def violated_index(self, error: BaseException) -> str | None:
         found = re.search(r"\(([^)]*)", str(error))
         return "" if found is None else found[1]
-
-    def is_overtime(self, error: BaseException) -> bool:
-        return re.match(r"DPY-4024|DPI-1067|ORA-0?3156|ORA-0*1013\b", str(error)) is not None
-
-    def is_statement_limit(self, error: BaseException) -> bool:
-        limits = r"DPY-4024|DPI-1067|ORA-0?(3156|2049)|ORA-30006"
-        return re.match(limits, str(error)) is not None
-
-    def is_session_limit(self, error: BaseException) -> bool:
-        return re.match(r"ORA-0?239[69]", str(error)) is not None
 
     # --- Deadlines.
 

@@ -122,23 +122,33 @@ class PostgreSQL(Database):
 
     # --- Errors.
 
+    codes = {  # noqa: RUF012
+        "no connection": ("53300",),
+        "denied": ("42501",),
+        "follows": ("25P02",),
+        "shows a row": ("23502", "23514"),
+        "overtime": ("57014",),
+        "statement limit": ("57014", "55P03"),
+        "session limit": ("25P03", "25P04", "57P05"),
+    }
+
+    def code(self, error: BaseException) -> str | None:
+        return code_of(error)[1]
+
+    def says(self, what: str, error: BaseException) -> bool:
+        # For a refused session libpq gives only the server's text, in the server's language.
+        by_libpq = self.code(error) is None and type(error).__module__.startswith("psycopg")
+        if what == "no connection" and by_libpq:
+            return "FATAL" in str(error)
+        return super().says(what, error)
+
     def trouble(self, error: BaseException) -> Trouble:
         if is_of_a_pooler(error):
             return Trouble.AGAIN
-        state = code_of(error)[1]
+        state = self.code(error)
         if state is None:
             return Trouble.LOST if is_lost_by_its_text(error) else Trouble.OTHER
         return _TROUBLES.get(state, _CLASSES.get(state[:2], Trouble.OTHER))
-
-    def no_connection_left(self, error: BaseException) -> bool:
-        state = code_of(error)[1]
-        if state is None and type(error).__module__.startswith("psycopg"):
-            # For a refused session libpq gives only the server's text, in the server's language.
-            return "FATAL" in str(error)
-        return state == "53300"
-
-    def is_denied(self, error: BaseException) -> bool:
-        return code_of(error)[1] == "42501"
 
     def is_of_a_trigger(self, error: BaseException, statement: str) -> bool:
         # The language of a function is in the context of what it raises, in any language.
@@ -149,22 +159,7 @@ class PostgreSQL(Database):
         return "" if named is None else str(named)
 
     def refuses_writes(self, error: BaseException) -> bool:
-        return code_of(error)[1] == "25006"
-
-    def follows(self, error: BaseException) -> bool:
-        return code_of(error)[1] == "25P02"
-
-    def shows_a_row(self, error: BaseException) -> bool:
-        return code_of(error)[1] in ("23502", "23514")
-
-    def is_overtime(self, error: BaseException) -> bool:
-        return code_of(error)[1] == "57014"
-
-    def is_statement_limit(self, error: BaseException) -> bool:
-        return code_of(error)[1] in ("57014", "55P03")
-
-    def is_session_limit(self, error: BaseException) -> bool:
-        return code_of(error)[1] in ("25P03", "25P04", "57P05")
+        return self.code(error) == "25006"
 
     # --- Deadlines.
 

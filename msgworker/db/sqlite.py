@@ -74,8 +74,10 @@ class SQLite(database.Database):
 
     lacking = re.compile(r"no such (?:table|column): ([\w$.]+)")
 
-    def is_overtime(self, error: BaseException) -> bool:
-        return str(error) == "interrupted"
+    codes = {"overtime": ("interrupted",)}  # noqa: RUF012
+
+    def code(self, error: BaseException) -> str:
+        return str(error)
 
     # --- Deadlines: of all that is done in the block, as statements read on while their rows are
     # fetched.

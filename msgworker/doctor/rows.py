@@ -162,8 +162,7 @@ def keys(p: Subject) -> list[Finding]:
     if unique_index_name(t) in (t.indexes or ()):
         return []
     c = t.cols()
-    assert c.unique_key is not None
-    key = p.database.recollated(c.unique_key)
+    key = p.database.recollated(c["unique_key"])
     query = sa.select(key, sa.func.count()).where(key_counts(t, c)).group_by(key)
     found = p.conn.execute(query.having(sa.func.count() > 1).limit(10)).all()
     if not found:
@@ -171,7 +170,7 @@ def keys(p: Subject) -> list[Finding]:
     shown = ", ".join(f"'{one}' ({count:,} messages)" for one, count in found)
     text = (
         f"several messages hold one unique key, {shown}: the index that keeps keys unique cannot "
-        f"be made; set {c.unique_key.name} of all but one of each to NULL"
+        f"be made; set {c['unique_key'].name} of all but one of each to NULL"
     )
     return [advised("rows", text)]
 

@@ -442,6 +442,20 @@ class Connections:
                 with suppress(Exception):  # its own thread may be closing it
                     connections.sever(conn)
 
+    @contextmanager
+    def cut_after(self, seconds: float) -> Iterator[None]:
+        """Cut them if the block takes longer."""
+        late = threading.Timer(seconds, self.cut)
+        late.daemon = True
+        with suppress(RuntimeError):  # no thread starts while the interpreter ends
+            late.start()
+        try:
+            yield
+        finally:
+            late.cancel()
+            if late.ident is not None:  # else a late cut would hit the next use
+                late.join()
+
     def check_server(self) -> None:
         """Raise DatabaseUnavailable if the server is an old primary. The server is asked only where
         the answer can have changed since the connection was opened."""

@@ -379,8 +379,7 @@ def _newest(conn: Connection, t: Tables) -> set[str]:
 
     def build() -> sa.Select[tuple[str | None]]:
         c = t.cols()
-        assert c.topic is not None
-        names = sa.select(beginning(c.topic).label("t"))
+        names = sa.select(beginning(c["topic"]).label("t"))
         if t.where:  # of as many rows, whoever's they are
             names = names.add_columns(sa.case((sa.and_(*t.is_message(c)), 1)).label("m"))
         rows = names.order_by(c.msg_id.desc()).limit(NEWEST).subquery("w")

@@ -358,8 +358,7 @@ def _of_the_job(c: Cols, role: str | None) -> list[ColumnElement[bool]]:
     """Of a drain of a job only its messages are counted."""
     if role != "job_id":
         return []
-    assert c.job_id is not None
-    return [c.job_id.in_(bindparam("mw_slice", expanding=True))]
+    return [c["job_id"].in_(bindparam("mw_slice", expanding=True))]
 
 
 def _facts(t: Tables, c: Cols, count: ColumnElement[Any], role: str | None) -> sa.Select[Any]:

@@ -424,14 +424,11 @@ def where(t: Tables, c: Cols, wanted: Filter) -> list[ColumnElement[bool]]:
     if wanted.topic is not None:
         where += of_topic(c.topic, wanted.topic)
     if wanted.error is not None:
-        assert c.last_error is not None
-        where.append(holds_text(c.last_error, wanted.error))
+        where.append(holds_text(c["last_error"], wanted.error))
     if wanted.since is not None:
-        assert c.created_at is not None
-        where.append(utc_of(c.created_at) >= sa.literal(wanted.since, UtcDateTime()))
+        where.append(utc_of(c["created_at"]) >= sa.literal(wanted.since, UtcDateTime()))
     if wanted.job is not None:
-        assert c.job_id is not None
-        where.append(c.job_id == an_id(wanted.job))
+        where.append(c["job_id"] == an_id(wanted.job))
     if wanted.up_to is not None:
         where.append(c.msg_id <= an_id(wanted.up_to))
     if not wanted.given_up:
@@ -483,9 +480,8 @@ def running(t: Tables, c: Cols) -> Walk:
 
 def waiting(t: Tables, c: Cols) -> Walk:
     """Unfinished rows that wait for an instant, or have waited for one: by that instant."""
-    assert c.available_at is not None
-    where = (*t.due_rows(c), c.available_at.is_not(None))
-    return Walk("due", where, c.msg_id, instant=c.available_at)
+    where = (*t.due_rows(c), c["available_at"].is_not(None))
+    return Walk("due", where, c.msg_id, instant=c["available_at"])
 
 
 def walks(t: Tables, c: Cols, wanted: Filter) -> list[Walk]:
@@ -515,7 +511,6 @@ def walks(t: Tables, c: Cols, wanted: Filter) -> list[Walk]:
 
 def of_job(t: Tables, c: Cols, job: ColumnElement[int], words: set[message.State]) -> list[Walk]:
     """The messages of a job, a walk for each status. Raises ConfigError without its index."""
-    assert c.job_id is not None
     if not by_job(t):
         raise ConfigError(
             f"table {t.spec.name} has no index {t.spec.index_name(JOB)}, by which the messages of "
@@ -525,7 +520,7 @@ def of_job(t: Tables, c: Cols, job: ColumnElement[int], words: set[message.State
         message.State[one.name]: one for one in message.Status
     }
     statuses = sorted({places[word] for word in words if word in places})
-    of_it = (*t.is_message(c), c.job_id == job)
+    of_it = (*t.is_message(c), c["job_id"] == job)
     return [Walk(JOB, (*of_it, job_status(t, c) == lit(one)), c.msg_id) for one in statuses]
 
 

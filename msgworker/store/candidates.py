@@ -248,19 +248,18 @@ def due_after(
 def due_rows(t: Tables, from_start: bool, *more: ColumnElement[Any]) -> Select[Any]:
     """The statement of `due_after`, with more columns."""
     c = t.cols()
-    assert c.available_at is not None
-    columns = hint_columns(t, c, instant_text(c.available_at))
+    columns = hint_columns(t, c, instant_text(c["available_at"]))
     query = t.hinted(sa.select(*columns, *more), t.message, "due")
     query = query.where(
-        t.unfinished(c), c.available_at.is_not(None), has_come(c.available_at, now())
+        t.unfinished(c), c["available_at"].is_not(None), has_come(c["available_at"], now())
     )
     if not from_start:
-        at: Any = instant_of(bindparam("at", type_=AnyText()), c.available_at)
+        at: Any = instant_of(bindparam("at", type_=AnyText()), c["available_at"])
         query = query.where(
-            c.available_at >= at,
-            sa.or_(c.available_at > at, c.msg_id > bindparam("id", type_=sa.BigInteger())),
+            c["available_at"] >= at,
+            sa.or_(c["available_at"] > at, c.msg_id > bindparam("id", type_=sa.BigInteger())),
         )
-    query = query.order_by(c.available_at, c.msg_id)
+    query = query.order_by(c["available_at"], c.msg_id)
     return query.limit(bindparam("mw_rows", type_=sa.Integer()))
 
 

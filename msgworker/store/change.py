@@ -49,15 +49,14 @@ def taken(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, int]:
     if not takes_keys(t):
         return {}
     c, other = t.cols(), t.cols(t.message.alias("h"))
-    assert c.unique_key is not None
     # A row that has ended holds no key itself. Its id is named so that the subquery depends on the
     # row: MariaDB keeps answers by the key alone, and in the key's collation 'A' may equal 'a'.
     held = sa.select(sa.func.min(other.msg_id)).where(
-        *holds_key(t, other, c.unique_key), other.msg_id != c.msg_id
+        *holds_key(t, other, c["unique_key"]), other.msg_id != c.msg_id
     )
-    query = sa.select(c.msg_id, c.unique_key, held.scalar_subquery())
+    query = sa.select(c.msg_id, c["unique_key"], held.scalar_subquery())
     ended = sa.case((key_counts(t, c), ONE), else_=ZERO) == ZERO  # also if NULL
-    query = query.where(t.among(c.msg_id), c.unique_key.is_not(None), ended).order_by(c.msg_id)
+    query = query.where(t.among(c.msg_id), c["unique_key"].is_not(None), ended).order_by(c.msg_id)
     found: dict[int, int] = {}
     first: dict[str, int] = {}
     for msg_id, key, another in rows.among_ids(conn, t, query, ids):
@@ -263,8 +262,7 @@ def acknowledge(conn: Connection, t: Tables, ids: Sequence[int], *, text: str) -
     """Put a line before the last error of dead messages: ACKNOWLEDGED, and who and why; return how
     many. What is too long is truncated."""
     c = t.cols()
-    assert c.last_error is not None
-    rest = sa.func.substr(c.last_error, 1, sa.bindparam("mw_room", type_=sa.Integer()))
+    rest = sa.func.substr(c["last_error"], 1, sa.bindparam("mw_room", type_=sa.Integer()))
     begin = sa.bindparam("mw_text", type_=sa.String())
     values = t.values(last_error=begin + sa.func.coalesce(rest, text_lit("")))
     dead = (c.status == lit(Status.FAILED), sa.not_(t.tries_left(c)))

@@ -177,8 +177,7 @@ def _paused_jobs(t: Tables) -> sa.Select[Any]:
 
 def held(t: Tables, c: Cols) -> ColumnElement[bool]:
     """A message belongs to a job that is paused."""
-    assert c.job_id is not None
-    return c.job_id.in_(_paused_jobs(t))
+    return c["job_id"].in_(_paused_jobs(t))
 
 
 def topic_or_held(t: Tables, c: Cols) -> ColumnElement[Any]:

@@ -141,9 +141,8 @@ def job_of(conn: Connection, t: Tables, msg_id: Any) -> int | None:
 
     def build() -> sa.Select[Any]:
         c = t.cols()
-        assert c.job_id is not None
         same = c.msg_id == bindparam("mw_id", type_=c.msg_id.type)
-        return sa.select(c.job_id).where(t.within(c, same))
+        return sa.select(c["job_id"]).where(t.within(c, same))
 
     if not t.has("job_id"):
         return None
@@ -366,8 +365,7 @@ def of_status(
 
 
 def _is_of(t: Tables, c: Cols, job: ColumnElement[int]) -> ColumnElement[bool]:
-    assert c.job_id is not None
-    return t.within(c, c.job_id == job)
+    return t.within(c, c["job_id"] == job)
 
 
 def _unfinished(t: Tables, job: Any) -> ColumnElement[bool]:
@@ -409,11 +407,10 @@ def holds_up(t: Tables, c: Cols) -> list[ColumnElement[bool] | None]:
     if t.spec.on_dead == "block":
         by_object = sa.and_(dead, t.unfinished(c), c.object_id.is_not(None))
     if is_there(t):
-        assert c.job_id is not None
         job = JOB_TABLE.of(t).alias("hj").c
-        its = sa.select(ONE).where(job.job_id == c.job_id, job.table_name == t.label)
+        its = sa.select(ONE).where(job.job_id == c["job_id"], job.table_name == t.label)
         its = its.where(*_waits(job))
-        by_job = sa.and_(dead, c.job_id.is_not(None), sa.not_(discarded(t, c)), sa.exists(its))
+        by_job = sa.and_(dead, c["job_id"].is_not(None), sa.not_(discarded(t, c)), sa.exists(its))
     return [by_object, by_job]
 
 

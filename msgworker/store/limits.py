@@ -165,9 +165,8 @@ def holders(conn: Connection, t: Tables, topic: str) -> Counter[str | None]:
     none = topic == DEFAULT_TOPIC
 
     def asked(c: Cols) -> ColumnElement[bool]:
-        assert c.topic is not None
-        same = c.topic == bindparam("mw_topic", type_=c.topic.type)
-        return sa.or_(same, c.topic.is_(None)) if none else same
+        same = c["topic"] == bindparam("mw_topic", type_=c["topic"].type)
+        return sa.or_(same, c["topic"].is_(None)) if none else same
 
     statement = t.built(("limit_held", none), partial(_held, t, asked))
     rows = fetch(conn, statement, {"mw_topic": topic})
@@ -187,8 +186,7 @@ def _held(t: Tables, asked: Callable[[Cols], ColumnElement[bool]] | None = None)
     """Topic and owner of each message at 1."""
 
     def columns(c: Cols) -> list[ColumnElement[Any]]:
-        assert c.topic is not None
         owner: Any = sa.null() if c.claimed_by is None else beginning(c.claimed_by)
-        return [beginning(c.topic).label("a"), owner.label("b")]
+        return [beginning(c["topic"]).label("a"), owner.label("b")]
 
     return of_running(t, columns, lambda c: [] if asked is None else [asked(c)])

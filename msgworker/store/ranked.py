@@ -59,8 +59,7 @@ def due_in(
     def build() -> Any:
         source = t.message.alias("w")
         c = t.cols(source)
-        assert c.available_at is not None
-        at = c.available_at
+        at = c["available_at"]
         where = [t.claimable(c), t.unfinished(c), is_to_come(at, now())]
         topic = bytewise(sa.func.coalesce(topic_or_held(t, c), tables.text_lit(DEFAULT_TOPIC)))
         if "mw_topics" in params:
@@ -146,12 +145,11 @@ def due_and_ranked(
 
     def build() -> Any:
         c = t.cols()
-        assert c.available_at is not None
         rank = (tables.ZERO - tables.priority_of(c)).label("r")
         due = due_rows(
             t, since is None, tables.ZERO.label("ranked"), tables.ONE.label("head"), rank
         )
-        columns = hint_columns(t, c, instant_text(c.available_at))
+        columns = hint_columns(t, c, instant_text(c["available_at"]))
         by_rank = _by_rank(t, *columns, tables.ONE.label("ranked"), _is_head(t), limit="most")
         return sa.union_all(in_union(t, due, "q0"), in_union(t, by_rank, "q1"))
 

@@ -308,8 +308,7 @@ def _value(owner: Owner) -> ColumnElement[Any]:
 
 
 def _owner(c: Cols) -> ColumnElement[Any]:
-    assert c.claimed_by is not None
-    return c.claimed_by
+    return c["claimed_by"]
 
 
 def _unordered(c: Cols) -> ColumnElement[Any]:

@@ -151,9 +151,8 @@ def _inserted(
 
         def build() -> sa.Insert:
             c = t.cols()
-            assert c.unique_key is not None
             values, where = inserted_values(t, names), tables.key_counts(t, c)
-            statement = t.database.insert_unless(t.message, values, c.unique_key, where)
+            statement = t.database.insert_unless(t.message, values, c["unique_key"], where)
             return statement.returning(c.msg_id)
 
         made = conn.execute(t.built(("insert unless", names), build), row).first()
@@ -246,8 +245,7 @@ def _replacing(
 def _holds(t: tables.Tables, found: Holder, key: str) -> list[sa.ColumnElement[bool]]:
     """It is the message that holds the key."""
     c = t.cols()
-    assert c.unique_key is not None
-    return [c.msg_id == found.msg_id, c.unique_key == sa.literal(key, AnyText())]
+    return [c.msg_id == found.msg_id, c["unique_key"] == sa.literal(key, AnyText())]
 
 
 def _waiting(new: dict[str, Any]) -> dict[str, Any]:

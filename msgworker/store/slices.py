@@ -427,12 +427,11 @@ def _heads_of_job(t: Tables) -> Any:
     for n, status in enumerate((Status.NEW, Status.FAILED)):
         source = t.message.alias(f"p{n}")
         c = t.cols(source)
-        assert c.job_id is not None
         job: Any = bindparam("mw_job", type_=sa.BigInteger())
         head = sa.case((t.earlier_unfinished(c), ZERO), else_=ONE)
         columns = (*hint_columns(t, c), head.label("head"), sa.literal_column(str(n)).label("part"))
         query = t.hinted(sa.select(*columns), source, JOB)
-        query = query.where(t.within(c, c.job_id == job), job_status(t, c) == lit(status))
+        query = query.where(t.within(c, c["job_id"] == job), job_status(t, c) == lit(status))
         if status is Status.FAILED:
             query = query.where(t.tries_left(c))
         query = query.where(c.msg_id > bindparam("after", type_=sa.BigInteger()))

@@ -262,6 +262,12 @@ class ByRole(Generic[T]):
     headers: T | None = None
     job_id: T | None = None
 
+    def __getitem__(self, role: str) -> T:
+        """That of a column which is there."""
+        found: T | None = getattr(self, role)
+        assert found is not None
+        return found
+
 
 class Cols(ByRole[ColumnElement[Any]]):
     """The columns of the message table, or of an alias of it."""

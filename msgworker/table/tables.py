@@ -74,22 +74,19 @@ def priority_of(c: columns.Cols) -> ColumnElement[Any]:
 def rank_of(t: Tables, c: columns.Cols) -> ColumnElement[Any]:
     """The priority, negated, so that the highest comes first; as in the index, where its key is a
     CASE."""
-    assert c.priority is not None
     hidden = columns.URGENT_RANK + t.spec.part + t.spec.rule
-    return index_key(t, c, -c.priority, hidden, urgent_rank(t, c))
+    return index_key(t, c, -c["priority"], hidden, urgent_rank(t, c))
 
 
 def urgent_rank(t: Tables, c: columns.Cols) -> ColumnElement[Any]:
     """`rank_of` as a CASE: NULL for all rows that are not in the index."""
-    assert c.priority is not None
-    return sa.case((_urgent(t, c), -c.priority))
+    return sa.case((_urgent(t, c), -c["priority"]))
 
 
 def urgent_order(t: Tables, c: columns.Cols) -> tuple[ColumnElement[Any], ColumnElement[Any]]:
     """The keys of the index `urgent`."""
     if t.database.partial_indexes:  # of columns alone: tools do not read indexes on expressions
-        assert c.priority is not None
-        return c.priority.desc(), c.msg_id
+        return c["priority"].desc(), c.msg_id
     return rank_of(t, c), _msg_id(t, c)
 
 
@@ -99,9 +96,8 @@ def urgent_behind(
     """The rows behind this one in the order of the index `urgent`."""
     own = _msg_id(t, c)
     if t.database.partial_indexes:
-        assert c.priority is not None
         priority = ZERO - rank
-        return c.priority <= priority, sa.or_(c.priority < priority, own > msg_id)
+        return c["priority"] <= priority, sa.or_(c["priority"] < priority, own > msg_id)
     key = rank_of(t, c)
     return key >= rank, sa.or_(key > rank, own > msg_id)
 
@@ -130,8 +126,7 @@ def _urgent(t: Tables, c: columns.Cols) -> ColumnElement[bool]:
 
 def _has_priority(c: columns.Cols) -> ColumnElement[bool]:
     """Between two numbers, because a text and NaN are greater than any."""
-    assert c.priority is not None
-    return c.priority.between(ONE, lit(columns.MOST_PRIORITY))
+    return c["priority"].between(ONE, lit(columns.MOST_PRIORITY))
 
 
 # --- Unique keys: which rows hold theirs, and the unique index that enforces it for all producers.
@@ -162,20 +157,16 @@ def takes_keys(t: Tables) -> bool:
 
 def key_counts(t: Tables, c: columns.Cols) -> ColumnElement[bool]:
     """The row holds its key, if it has one: the predicate of the index."""
-    assert c.unique_key is not None
-    assert c.unique_kept is not None
-    assert c.finished_at is not None
     running_or_new = c.status.in_([lit(Status.NEW), lit(Status.PROCESSING)])
-    to_be_tried = sa.and_(c.status == lit(Status.FAILED), c.finished_at.is_(None))
-    held = sa.or_(c.unique_kept == ONE, running_or_new, to_be_tried)
-    return t.within(c, sa.and_(c.unique_key.is_not(None), held))
+    to_be_tried = sa.and_(c.status == lit(Status.FAILED), c["finished_at"].is_(None))
+    held = sa.or_(c["unique_kept"] == ONE, running_or_new, to_be_tried)
+    return t.within(c, sa.and_(c["unique_key"].is_not(None), held))
 
 
 def held_key(t: Tables, c: columns.Cols) -> ColumnElement[Any]:
     """The key of a row that holds it, as in the index."""
-    assert c.unique_key is not None
-    held = sa.case((key_counts(t, c), c.unique_key))
-    return index_key(t, c, c.unique_key, columns.HELD_KEY + t.spec.part, held)
+    held = sa.case((key_counts(t, c), c["unique_key"]))
+    return index_key(t, c, c["unique_key"], columns.HELD_KEY + t.spec.part, held)
 
 
 def holds_key(t: Tables, c: columns.Cols, key: ColumnElement[Any]) -> list[ColumnElement[bool]]:
@@ -208,8 +199,7 @@ def job_msg_id(t: Tables, c: columns.Cols) -> ColumnElement[int]:
 
 def of_a_job(t: Tables, c: columns.Cols) -> ColumnElement[bool]:
     """It belongs to a job: the predicate of the index."""
-    assert c.job_id is not None
-    return t.within(c, c.job_id.is_not(None))
+    return t.within(c, c["job_id"].is_not(None))
 
 
 def if_of_a_job(t: Tables, c: columns.Cols, value: ColumnElement[int]) -> ColumnElement[int]:

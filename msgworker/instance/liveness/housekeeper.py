@@ -4,7 +4,6 @@ here, the history and the completion of jobs.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -391,19 +390,13 @@ class Housekeeper(Role):
 
     @contextmanager
     def _cut_after(self, seconds: float) -> Iterator[None]:
-        late = threading.Timer(seconds, self.link.cut)
-        late.daemon = True
-        with suppress(RuntimeError):  # no thread starts while the interpreter ends
-            late.start()
-        alone = self.link.lock.acquire(timeout=seconds)  # see `Connector.new`
-        try:
-            yield
-        finally:
-            if alone:
-                self.link.lock.release()
-            late.cancel()
-            if late.ident is not None:
-                late.join()
+        with self.link.cut_after(seconds):
+            alone = self.link.lock.acquire(timeout=seconds)  # see `Connector.new`
+            try:
+                yield
+            finally:
+                if alone:
+                    self.link.lock.release()
 
     def close(self) -> None:
         """Return the connections, also that of the heartbeat; the lease is not changed."""
