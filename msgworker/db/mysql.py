@@ -24,28 +24,9 @@ from sqlalchemy.engine.reflection import Inspector
 from sqlalchemy.exc import NoSuchTableError
 from sqlalchemy.types import TypeEngine
 
+from msgworker.db import database
 from msgworker.db.catalogue import asked
 from msgworker.db.connections import connecting, note_number, odd_texts
-from msgworker.db.database import (
-    AN_INSTANT,
-    COPYING,
-    HIDDEN,
-    LAST_MOMENTS,
-    LOCK_SECONDS,
-    NOTHING,
-    OLD_SNAPSHOT_SECONDS,
-    READ_ONLY,
-    TORN,
-    WHOLE,
-    At,
-    Database,
-    IdSource,
-    ServerSetting,
-    SeveralWriters,
-    Trouble,
-    Was,
-    of,
-)
 from msgworker.db.drivers import CONNECT_SECONDS, PROGRAM, READ_SECONDS, WRITE_SECONDS
 from msgworker.db.errors import code_of, is_lost_by_its_text
 from msgworker.db.mysql_servers import OTHERS, Hosts, Reigns, named_hosts
@@ -74,7 +55,7 @@ _SNAPSHOT = (
     " FROM information_schema.innodb_trx"
     " LEFT JOIN {}.processlist p ON p.id = trx_mysql_thread_id"
     " WHERE trx_mysql_thread_id <> connection_id()"
-    f" AND timestampdiff(second, trx_started, now()) > {OLD_SNAPSHOT_SECONDS}"
+    f" AND timestampdiff(second, trx_started, now()) > {database.OLD_SNAPSHOT_SECONDS}"
     " ORDER BY trx_started LIMIT 1"
 )
 """By the schema in which the sessions are."""
@@ -106,7 +87,7 @@ def _characters(kind: sa.String) -> str:
     return f"{said} COLLATE {collation}" if collation else said
 
 
-class MySQL(Database):
+class MySQL(database.Database):
     """MySQL 8 and later, by PyMySQL, mysqlclient or MariaDB Connector/Python."""
 
     name = "mysql"
@@ -153,21 +134,21 @@ class MySQL(Database):
     def code(self, error: BaseException) -> int | None:
         return code_of(error)[0]
 
-    def trouble(self, error: BaseException) -> Trouble:
+    def trouble(self, error: BaseException) -> database.Trouble:
         code = self.code(error)
         if code is None:
-            return Trouble.LOST if is_lost_by_its_text(error) else Trouble.OTHER
+            return database.Trouble.LOST if is_lost_by_its_text(error) else database.Trouble.OTHER
         if code == 1305 and "SAVEPOINT" in str(error):
             # A deadlock has rolled back the whole transaction, including our savepoint; this error
             # replaces the original one.
-            return Trouble.AGAIN
+            return database.Trouble.AGAIN
         if self.refuses_writes(error):
-            return Trouble.LOST  # a replica, see servers.py
+            return database.Trouble.LOST  # a replica, see servers.py
         if code == 1180 and _TOO_LARGE.search(str(error)):
-            return Trouble.OTHER
+            return database.Trouble.OTHER
         if code in (1030, 1026, 3) and _NO_ROOM.search(str(error)):
-            return Trouble.LOST
-        return _TROUBLES.get(code, Trouble.OTHER)
+            return database.Trouble.LOST
+        return _TROUBLES.get(code, database.Trouble.OTHER)
 
     lacking = re.compile(r"(?:\b[Tt]able|Unknown column) ([\w$.`']+)")
 
@@ -303,14 +284,16 @@ class MySQL(Database):
     owner_rights = "CREATE, ALTER, INDEX, SELECT, INSERT and UPDATE on the tables"
 
     def column_written(self, column: sa.Column[Any], text: str) -> str:
-        return f"{text} INVISIBLE" if column.info.get(HIDDEN) else text
+        return f"{text} INVISIBLE" if column.info.get(database.HIDDEN) else text
 
     def own_table_options(self) -> dict[str, Any]:
         # a storage engine with transactions
         options = {"engine": "InnoDB", "default_charset": "utf8mb4"}
         return {f"{prefix}_{k}": v for prefix in ("mysql", "mariadb") for k, v in options.items()}
 
-    def alter_type(self, at: At, to: sa.Column[Any], was: Was = NOTHING) -> list[str]:
+    def alter_type(
+        self, at: database.At, to: sa.Column[Any], was: database.Was = database.NOTHING
+    ) -> list[str]:
         kind, default = to.type.compile(dialect=at.sql), was.default_for(to)
         to_text = re.match(r"(VAR)?CHAR|\w*TEXT", kind)
         if to_text and isinstance(was.kind, sa.String):  # its collation says which values are one
@@ -333,19 +316,19 @@ class MySQL(Database):
         only_to_text = kind.__visit_name__.upper() in ("UUID", "INET4", "INET6")
         return not only_to_text or isinstance(to, sa.String)
 
-    def drop_not_null(self, at: At, kind: TypeEngine[Any], rest: str = "") -> list[str]:
+    def drop_not_null(self, at: database.At, kind: TypeEngine[Any], rest: str = "") -> list[str]:
         return self._modify(at, kind, f"NULL{rest}")
 
-    def set_not_null(self, at: At, kind: TypeEngine[Any], rest: str = "") -> list[str]:
+    def set_not_null(self, at: database.At, kind: TypeEngine[Any], rest: str = "") -> list[str]:
         return self._modify(at, kind, f"NOT NULL{rest}")
 
     @staticmethod
-    def _modify(at: At, kind: TypeEngine[Any], rest: str) -> list[str]:
+    def _modify(at: database.At, kind: TypeEngine[Any], rest: str) -> list[str]:
         if isinstance(kind, sa.types.NullType):  # its type cannot be written
             return []
         return [at.alter(f"MODIFY {at.quoted} {kind.compile(dialect=at.sql)} {rest}")]
 
-    def say_again(self, at: At, column: Any) -> tuple[str, ...]:
+    def say_again(self, at: database.At, column: Any) -> tuple[str, ...]:
         default = "" if column.default is None else f"DEFAULT {column.default} "
         null = "NULL" if column.nullable else "NOT NULL"
         null += " AUTO_INCREMENT" if column.counts else ""
@@ -364,10 +347,10 @@ class MySQL(Database):
         return f"ALTER TABLE {on} RENAME INDEX {quote.quote(index)} TO {quote.quote(new)}"
 
     def wait_of_columns(self, *, stored: bool) -> str:
-        return COPYING if stored else AN_INSTANT
+        return database.COPYING if stored else database.AN_INSTANT
 
     def index_online(self, statement: str) -> tuple[str, str]:
-        return statement, AN_INSTANT
+        return statement, database.AN_INSTANT
 
     # --- The catalogue.
 
@@ -383,7 +366,9 @@ class MySQL(Database):
     table_size = f"SELECT data_length, index_length FROM information_schema.tables{_OF_TABLE}"
     sizes_are_exact = False  # and the primary key is among the rows
 
-    def id_source(self, conn: sa.Connection, table: sa.Table, column: str) -> IdSource | None:
+    def id_source(
+        self, conn: sa.Connection, table: sa.Table, column: str
+    ) -> database.IdSource | None:
         default = asked(conn, _DEFAULT_OF, table, column=column).scalar()
         called = _CALLED.match(str(default or "").strip("( "))
         if called is None:
@@ -392,9 +377,11 @@ class MySQL(Database):
             f"SELECT next_not_cached_value, increment, cycle_option, maximum_value FROM {called[1]}"
         ).replace("%", "%%")
         ahead, step, cycles, most = conn.exec_driver_sql(quoted_query).one()
-        return IdSource(called[1], bool(cycles), int(ahead), most=int(most), step=int(step))
+        return database.IdSource(
+            called[1], bool(cycles), int(ahead), most=int(most), step=int(step)
+        )
 
-    def advance_ids(self, at: At, source: IdSource, highest: int) -> list[str]:
+    def advance_ids(self, at: database.At, source: database.IdSource, highest: int) -> list[str]:
         return [f"DO SETVAL({source.name}, {highest})"]  # it does nothing for a lower value
 
     # --- A live table.
@@ -453,7 +440,8 @@ class MySQL(Database):
 
     as_number = "CAST({0} + 0 AS CHAR)"
     is_not_whole = (
-        f"(CAST({{0}} AS CHAR) NOT REGEXP '{WHOLE}' OR CAST({{0}} AS CHAR) + 0 <> {{0}} + 0)"
+        f"(CAST({{0}} AS CHAR) NOT REGEXP '{database.WHOLE}'"
+        " OR CAST({0} AS CHAR) + 0 <> {0} + 0)"
     )
 
     def max_key(self, kind: TypeEngine[Any]) -> int | None:
@@ -464,15 +452,17 @@ class MySQL(Database):
     # --- The server.
 
     server_settings = (
-        ServerSetting(
+        database.ServerSetting(
             "SELECT @@innodb_flush_log_at_trx_commit",
             "innodb_flush_log_at_trx_commit",
             ("1",),
-            LAST_MOMENTS,
+            database.LAST_MOMENTS,
             ("SET GLOBAL innodb_flush_log_at_trx_commit = 1",),
         ),
-        ServerSetting("SELECT @@innodb_doublewrite", "innodb_doublewrite", ("1", "on"), TORN),
-        ServerSetting(
+        database.ServerSetting(
+            "SELECT @@innodb_doublewrite", "innodb_doublewrite", ("1", "on"), database.TORN
+        ),
+        database.ServerSetting(
             "SELECT CASE WHEN @@log_bin = 0 OR @@sql_log_bin = 0 THEN 'off'"
             " ELSE @@binlog_format END",
             "binlog_format",
@@ -483,8 +473,10 @@ class MySQL(Database):
             needed=True,
             stops=True,
         ),
-        ServerSetting("SELECT @@global.read_only", "read_only", ("0", "off"), READ_ONLY),
-        ServerSetting(
+        database.ServerSetting(
+            "SELECT @@global.read_only", "read_only", ("0", "off"), database.READ_ONLY
+        ),
+        database.ServerSetting(
             "SELECT CASE WHEN @@sql_mode LIKE '%STRICT%' THEN 'strict' ELSE 'not strict' END",
             "sql_mode",
             ("strict",),
@@ -492,7 +484,7 @@ class MySQL(Database):
             ("SET GLOBAL sql_mode = CONCAT(@@global.sql_mode, ',STRICT_TRANS_TABLES')",),
         ),
     )
-    several_writers: SeveralWriters | None = SeveralWriters(
+    several_writers: database.SeveralWriters | None = database.SeveralWriters(
         "Group Replication with several primaries",
         "SELECT 0, @@auto_increment_increment, @@group_replication_consistency"
         " NOT IN ('EVENTUAL', 'BEFORE_ON_PRIMARY_FAILOVER')",
@@ -580,19 +572,19 @@ class MySQL(Database):
     def sessions(self, driver: str) -> tuple[Callable[[sa.Connection], None], ...]:
         return (_any_text,) if driver == "pymysql" else ()
 
-    def known(self, engine: sa.Engine) -> Database:
+    def known(self, engine: sa.Engine) -> database.Database:
         if engine.dialect.server_version_info is None:  # it distinguishes MariaDB and MySQL
             with connecting(engine):
                 pass
-        database = of(engine)
+        made = database.of(engine)
         if engine.pool not in _certifies:
-            assert database.writers_variable is not None
-            variable, value = database.writers_variable
+            assert made.writers_variable is not None
+            variable, value = made.writers_variable
             with connecting(engine) as conn:
                 asked = sa.text("SHOW VARIABLES LIKE :variable")
                 found = conn.execute(asked, {"variable": variable}).first()
             _certifies[engine.pool] = found is not None and str(found[1]) == value
-        return database.having(certifies=True) if _certifies[engine.pool] else database
+        return made.having(certifies=True) if _certifies[engine.pool] else made
 
     def place(self, conn: sa.Connection, table: str) -> list[str]:
         query = "SELECT @@hostname, @@port, @@datadir, @@server_id, DATABASE()"
@@ -641,10 +633,10 @@ class MariaDB(MySQL):
         return found[0], datetime(2106, 2, 6, tzinfo=UTC)
 
     def with_lock_limit(self, statement: str) -> tuple[str, ...]:
-        return (f"SET STATEMENT lock_wait_timeout={LOCK_SECONDS} FOR {statement}",)
+        return (f"SET STATEMENT lock_wait_timeout={database.LOCK_SECONDS} FOR {statement}",)
 
     def index_online(self, statement: str) -> tuple[str, str]:
-        return f"{statement} ALGORITHM=INPLACE LOCK=NONE", AN_INSTANT
+        return f"{statement} ALGORITHM=INPLACE LOCK=NONE", database.AN_INSTANT
 
     def returns_ids(self, version: tuple[Any, ...]) -> bool:
         return version >= (10, 5)
@@ -665,7 +657,7 @@ class MariaDB(MySQL):
         " AND column_default LIKE '%`%'",
         *_RULES,
     )
-    several_writers = SeveralWriters(
+    several_writers = database.SeveralWriters(
         "a Galera cluster of {} nodes",
         "SELECT (SELECT variable_value FROM information_schema.global_status"
         " WHERE variable_name = 'WSREP_CLUSTER_SIZE'),"
@@ -714,7 +706,7 @@ _CHARACTER_BYTES = {"latin1": 1, "ascii": 1, "ucs2": 2, "utf8mb3": 3, "utf8": 3}
 
 
 _TROUBLES = {
-    1062: Trouble.RACE,
+    1062: database.Trouble.RACE,
     **dict.fromkeys(
         (
             1213,  # on Galera at COMMIT, too: another node has changed the same row
@@ -724,7 +716,7 @@ _TROUBLES = {
             3572,  # NOWAIT, on MySQL
             *(1020, 1205),
         ),
-        Trouble.AGAIN,
+        database.Trouble.AGAIN,
     ),
     **dict.fromkeys(
         (
@@ -744,7 +736,7 @@ _TROUBLES = {
             *range(1158, 1162),  # the server could not read or write to its client
             2027,  # MariaDB Connector/Python: what a killed session last sent
         ),
-        Trouble.LOST,
+        database.Trouble.LOST,
     ),
     **dict.fromkeys(
         (
@@ -755,7 +747,7 @@ _TROUBLES = {
             *(1036, 1874, 1881),  # the table, or InnoDB, is read-only
             *(1044, 1045, 1049, 1054, 1142, 1143, 1146, 1290, 1698, 1792),
         ),
-        Trouble.REFUSED,
+        database.Trouble.REFUSED,
     ),
 }
 _NO_ROOM = re.compile(r"(?i)(?:error|errno:?|errcode:) (5|11|12|23|24|28|122)\b")

@@ -20,6 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.compiler import NO_LINTING
 from sqlalchemy.types import TypeEngine
 
+from msgworker.db import servers
 from msgworker.db.connections import unavailable
 from msgworker.db.database import (
     LAST_MOMENTS,
@@ -43,15 +44,6 @@ from msgworker.db.database import (
 from msgworker.db.drivers import CONNECT_SECONDS, PROGRAM
 from msgworker.db.engine import beside
 from msgworker.db.errors import code_of, is_lost_by_its_text, raise_lost
-from msgworker.db.servers import (
-    PATIENCE_SECONDS,
-    Past,
-    is_of_a_pooler,
-    notice_pooler,
-    notice_standby,
-    shares_sessions,
-    told_of_pooler,
-)
 from msgworker.db.types import KeyText
 
 _LIBPQ: dict[str, int | str] = {
@@ -143,7 +135,7 @@ class PostgreSQL(Database):
         return super().says(what, error)
 
     def trouble(self, error: BaseException) -> Trouble:
-        if is_of_a_pooler(error):
+        if servers.is_of_a_pooler(error):
             return Trouble.AGAIN
         state = self.code(error)
         if state is None:
@@ -171,7 +163,7 @@ class PostgreSQL(Database):
 
     @contextmanager
     def deadline(self, conn: sa.Connection, seconds: float) -> Iterator[None]:
-        if shares_sessions(conn):  # the session is not ours to set
+        if servers.shares_sessions(conn):  # the session is not ours to set
             with _cancelling(conn, seconds):
                 yield
             return
@@ -593,7 +585,7 @@ class PostgreSQL(Database):
     autocommit_flag = True
 
     def plain_url(self, url: URL) -> URL:
-        return super().plain_url(told_of_pooler(url)[0])
+        return super().plain_url(servers.told_of_pooler(url)[0])
 
     def plain_query(
         self, driver: str, query: Mapping[str, Any]
@@ -605,14 +597,14 @@ class PostgreSQL(Database):
         return kept, sorted(set(query) - set(_OF_ASYNCPG))
 
     def create_options(self, url: URL) -> tuple[URL, dict[str, Any]]:
-        url, options, arguments = told_of_pooler(url)
+        url, options, arguments = servers.told_of_pooler(url)
         url, args = super().create_options(url)
         args["connect_args"] |= arguments
         return url, args | {"execution_options": options}
 
     def prepare(self, engine: sa.Engine, *, given: bool) -> None:
-        notice_standby(engine)
-        notice_pooler(engine)
+        servers.notice_standby(engine)
+        servers.notice_pooler(engine)
 
     def prepare_lent(self, engine: sa.Engine) -> None:
         if engine.driver == "asyncpg":  # SQLAlchemy would warn of a statement of ours
@@ -673,7 +665,7 @@ class PostgreSQL(Database):
         given = _parameters(info)
         if not given:
             return []
-        given |= {"target_session_attrs": "any", "connect_timeout": PATIENCE_SECONDS}
+        given |= {"target_session_attrs": "any", "connect_timeout": servers.PATIENCE_SECONDS}
         given.pop("hostaddr", None)
         connect = conn.dialect.loaded_dbapi.connect
 
@@ -681,8 +673,8 @@ class PostgreSQL(Database):
             return lambda: connect(**{**given, "host": host, "port": port})
 
         used = info.host, str(info.port)
-        servers = [(host, port or "5432") for host, port in zip(hosts, ports, strict=True)]
-        return [way(host, port) for host, port in servers if (host, port) != used]
+        others = [(host, port or "5432") for host, port in zip(hosts, ports, strict=True)]
+        return [way(host, port) for host, port in others if (host, port) != used]
 
     def new_past(self) -> Timelines:
         return Timelines()
@@ -839,7 +831,7 @@ class Timeline:
     number: int
 
 
-class Timelines(Past[Timeline]):
+class Timelines(servers.Past[Timeline]):
     """The newest one that was seen."""
 
     def __init__(self) -> None:

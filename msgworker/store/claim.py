@@ -16,23 +16,9 @@ from msgworker.db.database import Trouble
 from msgworker.db.errors import trouble
 from msgworker.db.types import JsonList, array_param, array_rows, array_text, json_rows
 from msgworker.message import Status
+from msgworker.store import rows
 from msgworker.store.candidates import Candidate
 from msgworker.store.controls import held
-from msgworker.store.rows import (
-    Bare,
-    Row,
-    RowKept,
-    bare_rows,
-    changed,
-    flagged_values,
-    in_guard_order,
-    in_union,
-    mine_among,
-    or_zero,
-    row_columns,
-    rows_of,
-    sent_often,
-)
 from msgworker.table.columns import Cols, Slice
 from msgworker.table.tables import ONE, ZERO, Tables, lit
 
@@ -53,11 +39,11 @@ def at_once(t: Tables) -> int | None:
 def read_runs(
     conn: Connection,
     t: Tables,
-    heads_flagged: Sequence[Row],
+    heads_flagged: Sequence[rows.Row],
     *,
     limit: int,
     within: Slice | None = None,
-) -> dict[int, list[Bare]]:
+) -> dict[int, list[rows.Bare]]:
     """The run behind each flagged head: head's msg_id -> its next rows, perhaps empty.
 
     To be called after the flags have committed. A run holds rows at status 0 that are due and have
@@ -66,11 +52,11 @@ def read_runs(
     empty where ids are reused: another message may have the id of one that is deleted meanwhile.
     """
     asked = [row for row in heads_flagged if row.object_id is not None]
-    runs: dict[int, list[Bare]] = {row.msg_id: [] for row in asked}
+    runs: dict[int, list[rows.Bare]] = {row.msg_id: [] for row in asked}
     if not asked or limit < 1 or t.reuses_ids:
         return runs
     role, values = (None, ()) if within is None else (within.by, within.values)
-    before, head, run, ended = -1, 0, list[Bare](), False
+    before, head, run, ended = -1, 0, list[rows.Bare](), False
     for found, row in _read(conn, t, asked, limit + 1, role):
         if found[0] != before:
             before = found[0]
@@ -87,8 +73,8 @@ def read_runs(
 
 
 def _read(
-    conn: Connection, t: Tables, asked: Sequence[Row], limit: int, role: str | None
-) -> Iterable[tuple[Any, Bare]]:
+    conn: Connection, t: Tables, asked: Sequence[rows.Row], limit: int, role: str | None
+) -> Iterable[tuple[Any, rows.Bare]]:
     """The unfinished rows of each object, by the place of its head among those asked for, and by
     age. Before the columns of the row: the place, whether it may start, and, with a role, its
     slice."""
@@ -97,8 +83,8 @@ def _read(
     first = 2 if role is None else 3
     # Neither a join nor a union promises an order.
     in_order = sorted(found, key=itemgetter(0, first))
-    rows = Escaped(in_order) if isinstance(found, Escaped) else in_order
-    return zip(rows, bare_rows(t, rows, first), strict=True)
+    found_rows = Escaped(in_order) if isinstance(found, Escaped) else in_order
+    return zip(found_rows, rows.bare_rows(t, found_rows, first), strict=True)
 
 
 def _startable(t: Tables, c: Cols) -> ColumnElement[Any]:
@@ -106,7 +92,7 @@ def _startable(t: Tables, c: Cols) -> ColumnElement[Any]:
     # A rerun sets these to 0, and outcomes ask for what was read: so they are read under its flag.
     for times in (c.error_try_times, c.later_times):
         if times is not None:
-            free = sa.and_(free, or_zero(times) == ZERO)
+            free = sa.and_(free, rows.or_zero(times) == ZERO)
     if c.unique_key is not None:  # it may be replaced: its payload is read under its flag
         free = sa.and_(free, c.unique_key.is_(None))
     waits = [(held(t, c), ZERO)] if t.asks_jobs else []
@@ -115,36 +101,36 @@ def _startable(t: Tables, c: Cols) -> ColumnElement[Any]:
 
 def _run_columns(t: Tables, c: Cols, role: str | None) -> list[ColumnElement[Any]]:
     value = [] if role is None else [t.slice_value(c, role).label("v")]
-    return [_startable(t, c).label("s"), *value, *row_columns(t, c)]
+    return [_startable(t, c).label("s"), *value, *rows.row_columns(t, c)]
 
 
 def _lateral(
-    conn: Connection, t: Tables, asked: Sequence[Row], limit: int, role: str | None
+    conn: Connection, t: Tables, asked: Sequence[rows.Row], limit: int, role: str | None
 ) -> Sequence[Any]:
     def build() -> Select[Any]:
         places = array_param("places", sa.Integer())
         ids: Any = bindparam("objects", type_=sa.ARRAY(t.object_type))
         objects = array_rows("o", {"place": places, "object_id": ids})
         c = t.cols(t.message.alias("m"))
-        rows = (
+        read_rows = (
             sa.select(*_run_columns(t, c, role))
             .where(c.object_id == objects.c.object_id, t.open_rows(c))
             .order_by(c.msg_id)
             .limit(bindparam("mw_rows", type_=sa.Integer()))
             .lateral("r")
         )
-        return sa.select(objects.c.place, rows).select_from(objects.join(rows, sa.true()))
+        return sa.select(objects.c.place, read_rows).select_from(objects.join(read_rows, sa.true()))
 
     params = {
         "places": array_text(range(len(asked))),
         "objects": [row.object_id for row in asked],
         "mw_rows": limit,
     }
-    return sent_often(conn, t, ("runs_lateral", role), build, params)
+    return rows.sent_often(conn, t, ("runs_lateral", role), build, params)
 
 
 def _by_heads(
-    conn: Connection, t: Tables, asked: Sequence[Row], limit: int, role: str | None
+    conn: Connection, t: Tables, asked: Sequence[rows.Row], limit: int, role: str | None
 ) -> Sequence[Any]:
     """One statement, whatever their number: the heads as a list, and for each an IN with a limit
     of its own."""
@@ -170,7 +156,7 @@ def _by_heads(
 
 
 def _union(
-    conn: Connection, t: Tables, asked: Sequence[Row], limit: int, role: str | None
+    conn: Connection, t: Tables, asked: Sequence[rows.Row], limit: int, role: str | None
 ) -> Sequence[Any]:
     """Their ids from the index, one branch per object, and a join for the rest of the rows: what a
     branch costs grows with its text. The statement always has the same number of branches, unused
@@ -189,7 +175,7 @@ def _union(
                 .order_by(t.open_msg_id(n))
                 .limit(bindparam("mw_rows", type_=sa.Integer()))
             )
-            selects.append(in_union(t, ids, f"q{i}"))
+            selects.append(rows.in_union(t, ids, f"q{i}"))
         union: Any = sa.union_all(*selects) if branches > 1 else selects[0]
         x = union.subquery("x")
         # Without the payloads: derived tables that hold them are written to disk by MariaDB (and
@@ -220,7 +206,9 @@ def _union(
 # allows it.
 
 
-def flag(conn: Connection, t: Tables, candidates: Sequence[Candidate], *, me: str) -> list[Row]:
+def flag(
+    conn: Connection, t: Tables, candidates: Sequence[Candidate], *, me: str
+) -> list[rows.Row]:
     """Flag the candidates that are unchanged since they were read; return the rows won, by msg_id.
 
     In the caller's transaction. Rows that another transaction has locked or changed, and rows that
@@ -230,7 +218,7 @@ def flag(conn: Connection, t: Tables, candidates: Sequence[Candidate], *, me: st
     """
     if t.database.arrays:
         return _flag_arrays(conn, t, candidates, me, loud=False)
-    won: list[Row] = []
+    won: list[rows.Row] = []
     for portion in t.portions(candidates):
         won += _flag_locked(conn, t, portion, me, loud=False)
     return won
@@ -247,7 +235,7 @@ OF_A_ROW = (Trouble.RACE, Trouble.OTHER)
 
 def flag_apart(
     conn: Connection, t: Tables, candidates: Sequence[Candidate], *, me: str
-) -> tuple[list[Row], dict[int, Exception]]:
+) -> tuple[list[rows.Row], dict[int, Exception]]:
     """`flag` in halves, each in its savepoint, down to single rows, so that a refused row affects
     no other. Returns the rows won and, by msg_id, why others were refused; the guard may be a
     reason."""
@@ -258,7 +246,7 @@ def flag_apart(
             if t.database.arrays:
                 return _flag_arrays(conn, t, candidates, me, loud=True), {}
             return _flag_locked(conn, t, candidates, me, loud=True), {}
-    except (DBAPIError, RowKept) as error:
+    except (DBAPIError, rows.RowKept) as error:
         if trouble(error) not in OF_A_ROW:
             raise
         if len(candidates) == 1:
@@ -289,18 +277,23 @@ def _is_head(t: Tables, c: Cols) -> list[ColumnElement[bool]]:
     ]
 
 
-_ID, _TRIES = 1 + Row._fields.index("msg_id"), 1 + Row._fields.index("tries")  # behind the status
+_ID, _TRIES = (
+    1 + rows.Row._fields.index("msg_id"),
+    1 + rows.Row._fields.index("tries"),
+)  # behind the status
 
 
 def _flag_locked(
     conn: Connection, t: Tables, candidates: Sequence[Candidate], me: str, *, loud: bool
-) -> list[Row]:
+) -> list[rows.Row]:
     """Lock, compare, update by primary key. loud: raise the database's error for a row that the
     guard, or another constraint, refuses; otherwise raise LeftAlone."""
 
     def lock() -> Select[Any]:
         c = t.cols()
-        query = sa.select(c.status, *row_columns(t, c)).where(t.among(c.msg_id), *_is_head(t, c))
+        query = sa.select(c.status, *rows.row_columns(t, c)).where(
+            t.among(c.msg_id), *_is_head(t, c)
+        )
         query = query.order_by(c.msg_id)
         if not t.database.row_locks:
             return query
@@ -309,8 +302,8 @@ def _flag_locked(
     def update(loud: bool) -> sa.Update:
         c = t.cols()
         mine = (t.among(c.msg_id), t.claimable(c))
-        change = sa.update(t.message).where(*mine).values(flagged_values(t))
-        change = in_guard_order(t, change)
+        change = sa.update(t.message).where(*mine).values(rows.flagged_values(t))
+        change = rows.in_guard_order(t, change)
         # What triggers write would be ignored with it.
         ignore = None if loud or t.on_update else t.database.update_ignore
         return change.prefix_with(ignore) if ignore else change
@@ -318,21 +311,21 @@ def _flag_locked(
     seen = {c.msg_id: (c.status, c.tries) for c in candidates}
     found = fetch(conn, t.built("flag_lock", lock), {"mw_ids": list(seen)})
     same = [r for r in found if seen[r[_ID]] == (r[0], r[_TRIES])]
-    rows = rows_of(t, Escaped(same) if isinstance(found, Escaped) else same, 1)
-    if not rows:
+    found_rows = rows.rows_of(t, Escaped(same) if isinstance(found, Escaped) else same, 1)
+    if not found_rows:
         return []
-    ids = [row.msg_id for row in rows]
+    ids = [row.msg_id for row in found_rows]
     key = ("flag_update", loud)
     change = t.built(key, partial(update, loud))
-    written = changed(conn, t, key, change, {"mw_ids": ids, "mw_me": me})
+    written = rows.changed(conn, t, key, change, {"mw_ids": ids, "mw_me": me})
     if written == len(ids) and not t.database.rowcount_includes_ignored and not t.on_update:
-        return rows
-    back = set(conn.scalars(mine_among(t), {"mw_ids": ids, "mw_me": me}))
-    if len(back) < len(rows) and t.database.update_ignore and not loud:
+        return found_rows
+    back = set(conn.scalars(rows.mine_among(t), {"mw_ids": ids, "mw_me": me}))
+    if len(back) < len(found_rows) and t.database.update_ignore and not loud:
         raise LeftAlone
     if len(back) < written:
         _refuse_kept(t, ids, back, loud)
-    return [row for row in rows if row.msg_id in back]
+    return [row for row in found_rows if row.msg_id in back]
 
 
 def _refuse_kept(t: Tables, ids: Sequence[int], back: set[int], loud: bool) -> None:
@@ -340,12 +333,12 @@ def _refuse_kept(t: Tables, ids: Sequence[int], back: set[int], loud: bool) -> N
     of what was written may be in them."""
     if not loud:
         raise LeftAlone
-    raise RowKept(t, next(i for i in ids if i not in back), "the flag")
+    raise rows.RowKept(t, next(i for i in ids if i not in back), "the flag")
 
 
 def _flag_arrays(
     conn: Connection, t: Tables, candidates: Sequence[Candidate], me: str, *, loud: bool
-) -> list[Row]:
+) -> list[rows.Row]:
     """The same in one statement and one round trip, and another one where triggers or rules may set
     back what it writes."""
 
@@ -382,11 +375,11 @@ def _flag_arrays(
         return (
             sa.update(t.message)
             .where(plain.msg_id == locked.c.msg_id)
-            .values(flagged_values(t))
-            .returning(*row_columns(t, plain))
+            .values(rows.flagged_values(t))
+            .returning(*rows.row_columns(t, plain))
         )
 
-    found = sent_often(
+    found = rows.sent_often(
         *(conn, t, "flag_arrays", build),
         {
             "mw_ids": array_text([c.msg_id for c in candidates]),
@@ -395,10 +388,10 @@ def _flag_arrays(
             "mw_me": me,
         },
     )
-    rows = sorted(rows_of(t, found), key=itemgetter(0))
-    if rows and t.on_update:
-        ids = [row.msg_id for row in rows]
-        back = set(conn.scalars(mine_among(t), {"mw_ids": ids, "mw_me": me}))
+    found_rows = sorted(rows.rows_of(t, found), key=itemgetter(0))
+    if found_rows and t.on_update:
+        ids = [row.msg_id for row in found_rows]
+        back = set(conn.scalars(rows.mine_among(t), {"mw_ids": ids, "mw_me": me}))
         if len(back) < len(ids):
             _refuse_kept(t, ids, back, loud)
-    return rows
+    return found_rows

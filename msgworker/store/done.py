@@ -13,18 +13,7 @@ from msgworker.db.clock import now
 from msgworker.db.drivers import text_kind
 from msgworker.db.types import array_param, array_rows, array_text
 from msgworker.message import Outcome, Settled, Settlement, Status
-from msgworker.store.rows import (
-    ME,
-    RowKept,
-    by_key,
-    changed,
-    flagged_values,
-    in_guard_order,
-    locked_by_key,
-    mine_among,
-    or_zero,
-    sent_often,
-)
+from msgworker.store import rows
 from msgworker.table.columns import Cols
 from msgworker.table.tables import ONE, ZERO, Tables, lit
 
@@ -39,7 +28,7 @@ class FlagMissing(Exception):
 def check_not_kept(conn: Connection, t: Tables, msg_id: int, *, me: str) -> None:
     """Where a settle has changed nothing: raise RowKept if the message is still ours."""
     if t.has("claimed_by") and still_mine(conn, t, [msg_id], me=me):
-        raise RowKept(t, msg_id)
+        raise rows.RowKept(t, msg_id)
 
 
 def look(conn: Connection, t: Tables, ids: Iterable[int], *, me: str) -> set[int]:
@@ -57,7 +46,7 @@ def still_mine(conn: Connection, t: Tables, ids: Iterable[int], *, me: str) -> s
     """Those of `ids` that are flagged by us."""
     found: set[int] = set()
     for portion in t.portions(list(ids)):
-        found |= set(conn.scalars(mine_among(t), {"mw_ids": portion, "mw_me": me}))
+        found |= set(conn.scalars(rows.mine_among(t), {"mw_ids": portion, "mw_me": me}))
     return found
 
 
@@ -103,10 +92,10 @@ def locking(t: Tables) -> Select[Any]:
 
     def build() -> Select[Any]:
         c = t.cols()
-        rows = locked_by_key(t, sa.select(c.msg_id).where(among(t, c)))
+        query = rows.locked_by_key(t, sa.select(c.msg_id).where(among(t, c)))
         if not t.database.arrays:
-            return rows
-        locked = rows.cte("locked").prefix_with("MATERIALIZED")
+            return query
+        locked = query.cte("locked").prefix_with("MATERIALIZED")
         return sa.select(sa.func.count()).select_from(locked)
 
     return t.built("settle_lock", build)
@@ -149,11 +138,13 @@ def finish(
             if not free:
                 return finishing(t, among(t, c), counted, deletes=deletes)
             never = (t.stands_at(c, Status.NEW), t.due(c), t.tries(c) == ZERO)
-            return by_key(t, ending(t, deletes=deletes).where(among(t, c), *never))
+            return rows.by_key(t, ending(t, deletes=deletes).where(among(t, c), *never))
 
         key = ("finish", free, counted, deletes)
         statement = t.built(key, build)
-        return sum(changed(conn, t, key, statement, some) for some in portions(t, ids, **params))
+        return sum(
+            rows.changed(conn, t, key, statement, some) for some in portions(t, ids, **params)
+        )
 
     gone = deleted(conn, t, ids, lambda: change(deletes=True)) if deletes else 0
     return gone if gone == len(ids) else gone + change(deletes=False)
@@ -192,8 +183,8 @@ def finishing(
     t: Tables, among: ColumnElement[bool], counted: bool, *, deletes: bool = False
 ) -> sa.Update | sa.Delete:
     """Of the rows that we have flagged. among: their ids, as the database takes a list."""
-    mine = (among, t.mine(t.cols(), ME), *t.same_tries(t.cols(), counted))
-    return by_key(t, ending(t, deletes=deletes).where(*mine))
+    mine = (among, t.mine(t.cols(), rows.ME), *t.same_tries(t.cols(), counted))
+    return rows.by_key(t, ending(t, deletes=deletes).where(*mine))
 
 
 def ending(t: Tables, *, deletes: bool) -> sa.Update | sa.Delete:
@@ -206,7 +197,7 @@ def ending(t: Tables, *, deletes: bool) -> sa.Update | sa.Delete:
         change = change.where(c.last_error.is_(None))
     if c.job_id is not None:
         change = change.where(c.job_id.is_(None))
-    return change if c.unique_kept is None else change.where(or_zero(c.unique_kept) != ONE)
+    return change if c.unique_kept is None else change.where(rows.or_zero(c.unique_kept) != ONE)
 
 
 def done_values(t: Tables) -> dict[str, Any]:
@@ -220,7 +211,9 @@ def advance(t: Tables) -> sa.Update:
     def build() -> sa.Update:
         c = t.cols()
         free = (among(t, c), *may_follow(t, c))
-        return in_guard_order(t, sa.update(t.message).where(*free).values(flagged_values(t)))
+        return rows.in_guard_order(
+            t, sa.update(t.message).where(*free).values(rows.flagged_values(t))
+        )
 
     return t.built("advance", build)
 
@@ -228,7 +221,7 @@ def advance(t: Tables) -> sa.Update:
 def move(conn: Connection, t: Tables, nexts: Sequence[int], me: str) -> set[int]:
     """Flag the next messages; returns those that are flagged by us now, see `moved_on`."""
     some = portions(t, nexts, mw_me=me)
-    moved = sum(changed(conn, t, "advance", advance(t), params) for params in some)
+    moved = sum(rows.changed(conn, t, "advance", advance(t), params) for params in some)
     return moved_on(conn, t, nexts, moved, me=me)
 
 
@@ -265,7 +258,7 @@ def _arrays(
     def build(moving: bool) -> Any:
         c = t.cols()
         ids = array_param("mw_ids", sa.BigInteger())
-        mine = ending(t, deletes=deletes).where(*_named(t, c, ids), t.mine(c, ME))
+        mine = ending(t, deletes=deletes).where(*_named(t, c, ids), t.mine(c, rows.ME))
         done = mine.returning(c.msg_id.label("msg_id")).cte("finished")
         if not moving:
             return sa.select(_ids_of(done))
@@ -276,7 +269,7 @@ def _arrays(
         moved = (
             sa.update(t.message)
             .where(done.c.msg_id == pairs.c.head, c.msg_id == pairs.c.next, *may_follow(t, c))
-            .values(flagged_values(t))
+            .values(rows.flagged_values(t))
             .returning(c.msg_id.label("msg_id"))
             .cte("moved")
         )
@@ -298,7 +291,7 @@ def _arrays(
         params["mw_nexts"] = array_text(after)
         nexts = array_text(sorted(after))
     key = ("settle", bool(moving), deletes)
-    texts = sent_often(conn, t, key, lambda: build(bool(moving)), params)[0]
+    texts = rows.sent_often(conn, t, key, lambda: build(bool(moving)), params)[0]
     if texts[0] == ids and (not moving or texts[1] == nexts):  # all is as it was read
         on, ended = Settled.ADVANCED, Settled.ENDED
         return {s.msg_id: ended if s.next_id is None else on for s in batch}
@@ -332,10 +325,10 @@ def done_alone(conn: Connection, t: Tables, s: Settlement, me: str) -> Settled:
     deletes, params = s.deletes, {"mw_head": s.msg_id, "mw_me": me}
     key: Any = ("settle_alone", s.next_id is not None, deletes)
     if s.next_id is None:
-        found = sent_often(conn, t, key, lambda: _finish_alone(t, deletes), params, kept=True)
+        found = rows.sent_often(conn, t, key, lambda: _finish_alone(t, deletes), params, kept=True)
     else:
         params["mw_next"] = s.next_id
-        found = sent_often(conn, t, key, lambda: _move_alone(t, deletes), params, kept=True)
+        found = rows.sent_often(conn, t, key, lambda: _move_alone(t, deletes), params, kept=True)
     if not found:  # lost, or needed
         return done_alone(conn, t, s._replace(deletes=False), me) if deletes else Settled.LOST
     if s.next_id is None:
@@ -348,7 +341,7 @@ _HEAD = bindparam("mw_head", type_=sa.BigInteger())
 
 def _finish_alone(t: Tables, deletes: bool) -> Any:
     c = t.cols()
-    mine = ending(t, deletes=deletes).where(c.msg_id == _HEAD, t.mine(c, ME))
+    mine = ending(t, deletes=deletes).where(c.msg_id == _HEAD, t.mine(c, rows.ME))
     return mine.returning(c.msg_id.label("msg_id"))
 
 
@@ -360,7 +353,7 @@ def _move_alone(t: Tables, deletes: bool) -> Any:
     moved = (
         sa.update(t.message)
         .where(finished.c.msg_id == _HEAD, next_one, another, *may_follow(t, c))
-        .values(flagged_values(t))
+        .values(rows.flagged_values(t))
         .returning(c.msg_id.label("msg_id"))
         .cte("moved")
     )
@@ -422,7 +415,7 @@ def done_together(
     if t.orders_updates:
         key = ("together", bool(nexts))
         change = t.built(key, lambda: _build(t, moving=bool(nexts)))
-        written = changed(conn, t, key, change, params)
+        written = rows.changed(conn, t, key, change, params)
     else:
         written = _in_block(conn, t, heads, nexts, params)
     if written != len(heads) + len(nexts):
@@ -434,11 +427,11 @@ def _build(t: Tables, *, moving: bool) -> sa.Update:
     c = t.cols()
     change = sa.update(t.message).where(t.among(c.msg_id))
     if not moving:
-        return by_key(t, change.where(t.mine(c, ME)).values(done_values(t)))
-    ended = sa.and_(_one_of(c, "mw_heads"), t.mine(c, ME))
+        return rows.by_key(t, change.where(t.mine(c, rows.ME)).values(done_values(t)))
+    ended = sa.and_(_one_of(c, "mw_heads"), t.mine(c, rows.ME))
     next_one = sa.and_(_one_of(c, "mw_nexts"), *may_follow(t, c))
     change = change.where(sa.or_(ended, next_one)).ordered_values(*_values(t, c))
-    return in_guard_order(t, change)
+    return rows.in_guard_order(t, change)
 
 
 def _in_block(
@@ -449,11 +442,11 @@ def _in_block(
 
     def build() -> sa.TextClause:
         c = t.cols()
-        ended = sa.update(t.message).where(_one_of(c, "mw_heads"), t.mine(c, ME))
+        ended = sa.update(t.message).where(_one_of(c, "mw_heads"), t.mine(c, rows.ME))
         changes = {"mw_ended": ended.values(done_values(t))}
         if nexts:
             moved = sa.update(t.message).where(_one_of(c, "mw_nexts"), *may_follow(t, c))
-            changes["mw_moved"] = moved.values(flagged_values(t))
+            changes["mw_moved"] = moved.values(rows.flagged_values(t))
         return t.database.block_of(conn, locking(t), changes)
 
     params |= {"mw_heads": heads}
@@ -475,7 +468,7 @@ def _one_of(c: Cols, name: str) -> ColumnElement[bool]:
 def _values(t: Tables, c: Cols) -> list[tuple[str, Any]]:
     """By the status that a row had: assigned last, since assignments see those before them."""
     was_running = c.status == lit(Status.PROCESSING)
-    ended, flagged = done_values(t), flagged_values(t)
+    ended, flagged = done_values(t), rows.flagged_values(t)
     last = t.names["status"]
     values = []
     for name in sorted(ended.keys() | flagged.keys(), key=lambda name: (name == last, name)):

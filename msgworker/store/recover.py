@@ -20,19 +20,7 @@ from msgworker.db.connections import fetch
 from msgworker.db.types import AnyText, whole_number
 from msgworker.message import Status
 from msgworker.payload import shown
-from msgworker.store import tries
-from msgworker.store.rows import (
-    ME,
-    MIN_ID,
-    Expected,
-    Row,
-    among_ids,
-    check_written,
-    of_running,
-    or_zero,
-    row_columns,
-    rows_of,
-)
+from msgworker.store import rows, tries
 from msgworker.store.settle import one_more_try, released_values
 from msgworker.table.columns import Cols
 from msgworker.table.tables import ZERO, Tables, lit
@@ -45,7 +33,7 @@ Owner = str | bytes
 
 
 def flagged_by(
-    conn: Connection, t: Tables, instance_id: Owner, *, after: int = MIN_ID, limit: int = BATCH
+    conn: Connection, t: Tables, instance_id: Owner, *, after: int = rows.MIN_ID, limit: int = BATCH
 ) -> list[int]:
     """The msg_ids above `after` flagged by an instance, lowest first, at most `limit`."""
     if not t.has("claimed_by"):
@@ -55,12 +43,12 @@ def flagged_by(
         who = bindparam("who", type_=_kind(instance_id))
         behind = bindparam("after", type_=sa.BigInteger())
         most = bindparam("most", type_=sa.Integer())
-        rows = of_running(
+        running = rows.of_running(
             t,
             lambda c: [_unordered(c).label("i")],
             lambda c: [_owner(c) == who, _unordered(c) > behind],
         )
-        f = rows.subquery("f").c
+        f = running.subquery("f").c
         return sa.select(f.i).order_by(f.i).limit(most)
 
     query = t.built(("flagged_by", type(instance_id)), build)
@@ -73,7 +61,9 @@ def owners(conn: Connection, t: Tables) -> list[Owner]:
         return []
 
     def build() -> Any:
-        owned = of_running(t, lambda c: [_owner(c).label("o")], lambda c: [_owner(c).is_not(None)])
+        owned = rows.of_running(
+            t, lambda c: [_owner(c).label("o")], lambda c: [_owner(c).is_not(None)]
+        )
         return sa.select(owned.subquery("f").c.o).distinct()
 
     return [row[0] for row in fetch(conn, t.built("owners", build), {})]
@@ -128,7 +118,7 @@ def _recover(
     if not mine:
         return 0
     c, most = t.cols(), lit(t.spec.max_tries)
-    failed, crashes = one_more_try(t, most), or_zero(c.crash_times)
+    failed, crashes = one_more_try(t, most), rows.or_zero(c.crash_times)
     values = t.values(
         status=lit(Status.FAILED),
         error_try_times=failed,
@@ -142,7 +132,7 @@ def _recover(
     change = change.ordered_values(*t.tries_last(values))
     expected = _expected(conn, t, mine) if t.on_update else {}
     given_back = conn.execute(change, {"mw_ids": mine}).rowcount
-    check_written(conn, t, expected, "its recovery")
+    rows.check_written(conn, t, expected, "its recovery")
     crashed = [tries.Failure(i, tries.Kind.CRASH, text) for i in mine]
     tries.keep(conn, t, crashed, instance=by)
     if into is not None:
@@ -150,18 +140,19 @@ def _recover(
     return given_back
 
 
-def _expected(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, Expected]:
+def _expected(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, rows.Expected]:
     """What these rows will hold: one more try, or all."""
     c = t.cols()
     query = sa.select(c.msg_id, t.tries(c).label("n")).where(t.among(c.msg_id))
     seen = {row[0]: whole_number(row[1]) for row in fetch(conn, query, {"mw_ids": list(ids)})}
     most = t.spec.max_tries
     return {
-        i: Expected(Status.FAILED, None if n is None else min(n + 1, most)) for i, n in seen.items()
+        i: rows.Expected(Status.FAILED, None if n is None else min(n + 1, most))
+        for i, n in seen.items()
     }
 
 
-def died(conn: Connection, t: Tables, ids: Sequence[int], *, ahead: bool = False) -> list[Row]:
+def died(conn: Connection, t: Tables, ids: Sequence[int], *, ahead: bool = False) -> list[rows.Row]:
     """Those of the rows that are dead, as they are now. ahead: without long payloads."""
     c = t.cols()
     return read(conn, t, ids, t.stands_at(c, Status.FAILED), sa.not_(t.tries_left(c)), ahead=ahead)
@@ -169,11 +160,13 @@ def died(conn: Connection, t: Tables, ids: Sequence[int], *, ahead: bool = False
 
 def read(
     conn: Connection, t: Tables, ids: Sequence[int], *which: ColumnElement[bool], ahead: bool = True
-) -> list[Row]:
+) -> list[rows.Row]:
     """The rows as they are now, lowest first."""
     c = t.cols()
-    query = sa.select(*row_columns(t, c, ahead=ahead)).where(t.among(c.msg_id), *which)
-    return rows_of(t, fetch(conn, query.order_by(c.msg_id), {"mw_ids": list(ids)})) if ids else []
+    query = sa.select(*rows.row_columns(t, c, ahead=ahead)).where(t.among(c.msg_id), *which)
+    return (
+        rows.rows_of(t, fetch(conn, query.order_by(c.msg_id), {"mw_ids": list(ids)})) if ids else []
+    )
 
 
 def _locked(
@@ -195,7 +188,7 @@ def foreign(
     conn: Connection,
     t: Tables,
     *,
-    after: int = MIN_ID,
+    after: int = rows.MIN_ID,
     before: datetime | None = None,
     limit: int = BATCH,
 ) -> list[tuple[int, int]]:
@@ -219,12 +212,12 @@ def undated(conn: Connection, t: Tables, *, limit: int) -> list[int]:
 def _foreign(
     conn: Connection, t: Tables, which: Callable[[Cols], list[ColumnElement[bool]]], limit: int
 ) -> Sequence[Any]:
-    rows = of_running(
+    running = rows.of_running(
         t,
         lambda c: [_unordered(c).label("i"), t.tries(c).label("n")],
         lambda c: [*_of_nobody(c), *which(c)],
     )
-    f = rows.subquery("f").c
+    f = running.subquery("f").c
     return fetch(conn, sa.select(f.i, f.n).order_by(f.i).limit(limit), {})
 
 
@@ -257,7 +250,7 @@ def release(
     change = sa.update(t.message).where(t.among(t.cols().msg_id), *whose)
     params = {"mw_ids": free, "mw_me": me}
     released = conn.execute(change.values(released_values(t)), params).rowcount
-    check_written(conn, t, dict.fromkeys(free, Expected(None)), "its release")
+    rows.check_written(conn, t, dict.fromkeys(free, rows.Expected(None)), "its release")
     return released
 
 
@@ -265,7 +258,7 @@ def _ours(t: Tables, tries: int | None) -> list[ColumnElement[bool]]:
     """Flagged by us (ME); without owners, with as many tries as when claimed."""
     c = t.cols()
     same = [] if tries is None or t.has("claimed_by") else [_tried(t, c, tries)]
-    return [t.mine(c, ME), *same]
+    return [t.mine(c, rows.ME), *same]
 
 
 def _tried(t: Tables, c: Cols, times: int) -> ColumnElement[bool]:
@@ -295,7 +288,7 @@ def still_flagged(conn: Connection, t: Tables, seen: Mapping[int, int]) -> Found
             found.free.update(_locked(conn, t, portion, whose))
             left = [i for i in portion if i not in found.free]
             query = sa.select(c.msg_id).where(t.among(c.msg_id), *whose)
-            found.locked.update(row[0] for row in among_ids(conn, t, query, left))
+            found.locked.update(row[0] for row in rows.among_ids(conn, t, query, left))
     return found
 
 

@@ -19,22 +19,8 @@ from msgworker.db.database import Trouble
 from msgworker.db.drivers import change_each, committing_each, has_sent_nothing, saving
 from msgworker.db.errors import trouble
 from msgworker.message import Outcome, Settled, Settlement, Status, ends_at
-from msgworker.store import tries
+from msgworker.store import done, tries
 from msgworker.store.claim import OF_A_ROW
-from msgworker.store.done import (
-    FlagMissing,
-    NotTogether,
-    alone_fits,
-    done_alone,
-    done_arrays,
-    done_together,
-    finish,
-    fits,
-    lock,
-    move,
-    moved_on,
-    write_done,
-)
 from msgworker.store.rows import ME, Expected, by_key, check_written, refuse_at_once
 from msgworker.store.send import send_all
 from msgworker.table.tables import ZERO, Tables, lit
@@ -58,15 +44,15 @@ def settle(
     settle each lane on its own with `settle_one`.
     NotTogether, a FlagMissing: call this again first, with in_steps.
     """
-    done = Outcome.DONE
-    plain = [s for s in batch if s.outcome is done]
-    others = [] if len(plain) == len(batch) else [s for s in batch if s.outcome is not done]
+    ended = Outcome.DONE
+    plain = [s for s in batch if s.outcome is ended]
+    others = [] if len(plain) == len(batch) else [s for s in batch if s.outcome is not ended]
     if t.database.arrays and not (t.on_delete and any([s.deletes for s in plain])):
-        settled = done_arrays(conn, t, plain, me) if plain else {}
-    elif not others and not in_steps and fits(conn, t, plain):
-        settled = done_together(conn, t, plain, me)
+        settled = done.done_arrays(conn, t, plain, me) if plain else {}
+    elif not others and not in_steps and done.fits(conn, t, plain):
+        settled = done.done_together(conn, t, plain, me)
     else:
-        settled = write_done(conn, t, plain, others, me)
+        settled = done.write_done(conn, t, plain, others, me)
     if others:
         _write(conn, t, others, me)
         settled |= dict.fromkeys((s.msg_id for s in others), Settled.ENDED)
@@ -96,11 +82,11 @@ def settle_one(conn: Connection, t: Tables, settlement: Settlement, *, me: str) 
 def settle_at_once(conn: Connection, t: Tables, s: Settlement, *, me: str) -> Settled | None:
     """Write one settlement by a statement that commits itself, in a transaction of the caller that
     has sent nothing. None: nothing was written, and it must be settled in that transaction."""
-    if s.sends or t.on_update or not alone_fits(t, s) or not has_sent_nothing(conn):
+    if s.sends or t.on_update or not done.alone_fits(t, s) or not has_sent_nothing(conn):
         return None
     try:
         with committing_each(conn):
-            return done_alone(conn, t, s, me)
+            return done.done_alone(conn, t, s, me)
     except DBAPIError as error:
         if (s.next_id is None and not s.deletes) or not of_a_row(error, deletes=s.deletes):
             raise
@@ -114,14 +100,14 @@ def _settle_alone(conn: Connection, t: Tables, settlement: Settlement, me: str) 
     if settled is not None:
         return settled
     if settlement.next_id is not None:
-        lock(conn, t, {settlement.msg_id, settlement.next_id})
+        done.lock(conn, t, {settlement.msg_id, settlement.next_id})
     try:
         if settlement.outcome is Outcome.DONE:
             if not _end_alone(conn, t, settlement, me):
                 return Settled.LOST
         else:
             _write(conn, t, [settlement], me)
-    except FlagMissing:
+    except done.FlagMissing:
         return Settled.LOST
     check_written(conn, t, {settlement.msg_id: _expected(t, settlement)})
     _keep_tries(conn, t, [settlement], me)
@@ -129,8 +115,8 @@ def _settle_alone(conn: Connection, t: Tables, settlement: Settlement, me: str) 
         return Settled.ENDED
     try:
         with conn.begin_nested():
-            moved = move(conn, t, [settlement.next_id], me)
-    except FlagMissing:
+            moved = done.move(conn, t, [settlement.next_id], me)
+    except done.FlagMissing:
         return Settled.ENDED
     except DBAPIError as error:
         if trouble(error) not in OF_A_ROW:
@@ -143,18 +129,18 @@ def _settle_in_one(conn: Connection, t: Tables, s: Settlement, me: str) -> Settl
     """In one statement; None where that cannot be, or if the next message cannot be flagged."""
     if t.on_update:
         return None
-    alone = alone_fits(t, s)
+    alone = done.alone_fits(t, s)
     if alone and s.next_id is None and not s.deletes:
-        return done_alone(conn, t, s, me)
+        return done.done_alone(conn, t, s, me)
     goes_on = s.outcome is Outcome.DONE and s.next_id is not None
-    if not alone and not (goes_on and fits(conn, t, [s])):
+    if not alone and not (goes_on and done.fits(conn, t, [s])):
         return None
     try:
         with saving(conn) if alone else conn.begin_nested():
             if alone:
-                return done_alone(conn, t, s, me)
-            return done_together(conn, t, [s], me)[s.msg_id]
-    except NotTogether:
+                return done.done_alone(conn, t, s, me)
+            return done.done_together(conn, t, [s], me)[s.msg_id]
+    except done.NotTogether:
         return None
     except DBAPIError as error:
         if not of_a_row(error, deletes=s.deletes):
@@ -174,8 +160,8 @@ def _end_alone(conn: Connection, t: Tables, s: Settlement, me: str) -> int:
     seen = None if t.has("claimed_by") else s.tries
     if s.deletes:
         with undone_if_refused(conn):
-            return finish(conn, t, [s.msg_id], me, seen, deletes=True)
-    return finish(conn, t, [s.msg_id], me, seen)
+            return done.finish(conn, t, [s.msg_id], me, seen, deletes=True)
+    return done.finish(conn, t, [s.msg_id], me, seen)
 
 
 @contextmanager
@@ -203,7 +189,7 @@ def _write(conn: Connection, t: Tables, some: Sequence[Settlement], me: str) -> 
         alike.setdefault((s.outcome, counted), []).append(params)
     for kind, rows in alike.items():
         if change_each(conn, _statement(t, *kind), rows) != len(rows):
-            raise FlagMissing
+            raise done.FlagMissing
 
 
 _KINDS = {
@@ -221,7 +207,7 @@ def _check_settled(
     check_written(conn, t, {s.msg_id: _expected(t, s) for s in written})
     advanced = [s.next_id for s in written if settled[s.msg_id] is Settled.ADVANCED]
     nexts = [msg_id for msg_id in advanced if msg_id is not None]
-    moved_on(conn, t, nexts, len(nexts), me=me)
+    done.moved_on(conn, t, nexts, len(nexts), me=me)
 
 
 def _expected(t: Tables, s: Settlement) -> Expected:
@@ -380,7 +366,7 @@ def settle_batch(
     heads = [share.head for share in shares]
     followers = [msg_id for share in shares for msg_id in share.followers]
     nexts = [share.next_id for share in shares if share.next_id is not None]
-    lock(conn, t, {*heads, *followers, *nexts})
+    done.lock(conn, t, {*heads, *followers, *nexts})
     if deletes:
         refuse_at_once(conn, t)
     seen = None if t.has("claimed_by") else tries
@@ -388,11 +374,11 @@ def settle_batch(
         ended = 0
         if deletes and ids:
             with undone_if_refused(conn):
-                ended = finish(conn, t, ids, me, seen, free=free, deletes=True)
-        if ended != len(ids) and finish(conn, t, ids, me, seen, free=free) != len(ids):
+                ended = done.finish(conn, t, ids, me, seen, free=free, deletes=True)
+        if ended != len(ids) and done.finish(conn, t, ids, me, seen, free=free) != len(ids):
             raise OutOfDate
     check_written(conn, t, dict.fromkeys((*heads, *followers), Expected(Status.DONE)))
     try:
-        return move(conn, t, nexts, me)
-    except FlagMissing:
+        return done.move(conn, t, nexts, me)
+    except done.FlagMissing:
         raise OutOfDate from None

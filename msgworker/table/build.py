@@ -22,25 +22,7 @@ from msgworker.db import types
 from msgworker.db.clock import UtcDateTime, created_default, kept_as
 from msgworker.db.database import Database
 from msgworker.latency import RAN, WAITED
-from msgworker.table.columns import (
-    ADDED,
-    FAILED,
-    FAILED_MARK,
-    HELD_KEY,
-    JOB,
-    JOB_STATUS,
-    LONGEST_ID,
-    MAX_ERROR,
-    MAX_OBJECT_ID,
-    MAX_SCHEDULE,
-    MAX_TOPIC,
-    OPEN_OBJECT,
-    ROLES,
-    UNIQUE,
-    URGENT,
-    URGENT_RANK,
-    ColumnRole,
-)
+from msgworker.table import columns
 from msgworker.table.indexes import add_job_index, add_priority_index, add_unique_index, indexing
 from msgworker.table.spec import MessageTable, found_in, marked_where, where_columns
 from msgworker.table.tables import Tables
@@ -126,7 +108,7 @@ def _number(
 ) -> sa.Column[Any]:
     """about: what is so without the column, which a later version has added."""
     kind = sa.BigInteger() if big else sa.Integer()
-    info = None if about is None else {ADDED: about}
+    info = None if about is None else {columns.ADDED: about}
     return sa.Column(name, kind, nullable=False, server_default=sa.text(least), info=info)
 
 
@@ -154,13 +136,15 @@ def ITEM(_: Database) -> Iterable[sa.Column[Any]]:
     zero = sa.text("0")
     yield _table_name(60)
     yield _id("msg_id")
-    yield sa.Column("item_key", types.KeyText(MAX_OBJECT_ID), primary_key=True)
+    yield sa.Column("item_key", types.KeyText(columns.MAX_OBJECT_ID), primary_key=True)
     yield sa.Column("status", sa.SmallInteger(), nullable=False)
     yield sa.Column("tries", sa.SmallInteger(), nullable=False, server_default=zero)
     yield sa.Column("item_value", types.LongText())
-    yield sa.Column("last_error", types.plain_text(MAX_ERROR))
+    yield sa.Column("last_error", types.plain_text(columns.MAX_ERROR))
     yield sa.Column("finished_at", UtcDateTime())
-    yield sa.Column("total", sa.Integer(), info={ADDED: "the number of items left is unknown"})
+    yield sa.Column(
+        "total", sa.Integer(), info={columns.ADDED: "the number of items left is unknown"}
+    )
 
 
 @OwnTable(
@@ -177,10 +161,10 @@ def TRY(_: Database) -> Iterable[sa.Column[Any]]:
     yield sa.Column("instance", types.plain_text(64))
     yield sa.Column("started_at", UtcDateTime())
     yield sa.Column("ended_at", UtcDateTime(), nullable=False)
-    yield sa.Column("error", types.plain_text(MAX_ERROR))
+    yield sa.Column("error", types.plain_text(columns.MAX_ERROR))
     yield sa.Column("fingerprint", types.KeyText(16))
     about = "tries are stored without their tracebacks"
-    yield sa.Column("traceback", types.LongText(), info={ADDED: about})
+    yield sa.Column("traceback", types.LongText(), info={columns.ADDED: about})
 
 
 # --- What only operations write.
@@ -231,7 +215,7 @@ def AUDIT(_: Database) -> Iterable[sa.Column[Any]]:
 )
 def PAUSE(_: Database) -> Iterable[sa.Column[Any]]:
     yield _table_name()
-    yield sa.Column("topic", types.KeyText(MAX_TOPIC), primary_key=True)
+    yield sa.Column("topic", types.KeyText(columns.MAX_TOPIC), primary_key=True)
     yield sa.Column("actor", types.plain_text(MAX_ACTOR), nullable=False)
     yield sa.Column("reason", types.plain_text(MAX_REASON))
     yield sa.Column("paused_at", UtcDateTime(), nullable=False)
@@ -249,7 +233,7 @@ def CANCEL(_: Database) -> Iterable[sa.Column[Any]]:
     yield sa.Column("actor", types.plain_text(MAX_ACTOR), nullable=False)
     yield sa.Column("reason", types.plain_text(MAX_REASON), nullable=False)
     yield sa.Column("requested_at", UtcDateTime(), nullable=False)
-    yield sa.Column("seen_owner", types.plain_text(LONGEST_ID), nullable=False)
+    yield sa.Column("seen_owner", types.plain_text(columns.LONGEST_ID), nullable=False)
     yield sa.Column("seen_tries", sa.SmallInteger(), nullable=False)
 
 
@@ -266,7 +250,7 @@ def LIMIT(_: Database) -> Iterable[sa.Column[Any]]:
     # full_us: when the bucket of the rate is full, in microseconds since 1970. version: grows with
     # every declaration.
     yield _table_name()
-    yield sa.Column("topic", types.KeyText(MAX_TOPIC), primary_key=True)
+    yield sa.Column("topic", types.KeyText(columns.MAX_TOPIC), primary_key=True)
     yield sa.Column("max_running", sa.Integer())
     yield _number("rate_starts", big=False)
     yield _number("rate_seconds", least="1", big=False)
@@ -295,8 +279,8 @@ NUMBERS_OF_HISTORY = (*COUNTED, *SUMS, *RAN_COUNTS, *WAITED_COUNTS)
 def HISTORY(_: Database) -> Iterable[sa.Column[Any]]:
     yield _table_name()
     yield sa.Column("minute_at", UtcDateTime(), primary_key=True)
-    yield sa.Column("instance", types.KeyText(LONGEST_ID), primary_key=True)
-    yield sa.Column("topic", types.KeyText(MAX_TOPIC), primary_key=True)
+    yield sa.Column("instance", types.KeyText(columns.LONGEST_ID), primary_key=True)
+    yield sa.Column("topic", types.KeyText(columns.MAX_TOPIC), primary_key=True)
     yield from (_number(name, big=name in SUMS) for name in NUMBERS_OF_HISTORY)
 
 
@@ -320,11 +304,11 @@ def LOCK(_: Database) -> Iterable[sa.Column[Any]]:
 )
 def SCHEDULE(_: Database) -> Iterable[sa.Column[Any]]:
     yield _table_name()
-    yield sa.Column("name", types.KeyText(MAX_SCHEDULE), primary_key=True)
+    yield sa.Column("name", types.KeyText(columns.MAX_SCHEDULE), primary_key=True)
     yield sa.Column("spec", types.plain_text(MAX_SPEC), nullable=False)
     yield sa.Column("time_zone", types.plain_text(MAX_ZONE), nullable=False)
-    yield sa.Column("topic", types.plain_text(MAX_TOPIC), nullable=False)
-    yield sa.Column("object_id", types.plain_text(MAX_OBJECT_ID))
+    yield sa.Column("topic", types.plain_text(columns.MAX_TOPIC), nullable=False)
+    yield sa.Column("object_id", types.plain_text(columns.MAX_OBJECT_ID))
     yield sa.Column("payload", types.LongText())
     yield sa.Column("catch_up", types.plain_text(10), nullable=False)
     yield from _instants("next_at")
@@ -335,11 +319,11 @@ def SCHEDULE(_: Database) -> Iterable[sa.Column[Any]]:
     yield sa.Column("declared_at", UtcDateTime())
     about = "every tick is sent, also where its schedule says overlap"
     allow: Any = {"nullable": False, "server_default": "allow"}
-    yield sa.Column("overlap", types.plain_text(10), info={ADDED: about}, **allow)
+    yield sa.Column("overlap", types.plain_text(10), info={columns.ADDED: about}, **allow)
     for name in ("skipped", "replaced"):
         yield _number(name, about=f"ticks that were {name} are not counted")
     about = "why a schedule is paused stands in the audit only"
-    yield sa.Column("paused_reason", types.plain_text(MAX_REASON), info={ADDED: about})
+    yield sa.Column("paused_reason", types.plain_text(MAX_REASON), info={columns.ADDED: about})
 
 
 @OwnTable(
@@ -356,7 +340,9 @@ def JOB_TABLE(database: Database) -> Iterable[sa.Column[Any]]:
     yield sa.Column("job_id", types.big_id(), *database.identity(), **counted)
     yield _table_name(key=False)
     yield sa.Column("name", types.plain_text(MAX_JOB), nullable=False)
-    yield from _texts(on_complete=MAX_TOPIC, object_id=MAX_OBJECT_ID, opened_by=MAX_ACTOR)
+    yield from _texts(
+        on_complete=columns.MAX_TOPIC, object_id=columns.MAX_OBJECT_ID, opened_by=MAX_ACTOR
+    )
     yield sa.Column("payload", types.LongText())
     yield sa.Column("on_dead", types.plain_text(10), nullable=False, server_default="complete")
     now = created_default(database, "UTC")
@@ -392,7 +378,7 @@ class Version:
 
 
 def _columns(number: int) -> tuple[str, ...]:
-    return tuple(f"message.{role.name}" for role in ROLES.values() if role.since == number)
+    return tuple(f"message.{role.name}" for role in columns.ROLES.values() if role.since == number)
 
 
 VERSIONS = (
@@ -402,13 +388,19 @@ VERSIONS = (
         "failed tries, audit, pauses",
         (
             *("try", "operation", "audit", "pause", "lease.serves"),
-            *(f"message:{FAILED}", f"message.{FAILED_MARK}"),
+            *(f"message:{columns.FAILED}", f"message.{columns.FAILED_MARK}"),
         ),
     ),
     Version(3, "tracebacks of tries, totals of items", ("try.traceback", "item.total")),
     Version(4, "locks", ("lock",)),
-    Version(5, "priorities", (*_columns(5), f"message.{URGENT_RANK}", f"message:{URGENT}")),
-    Version(6, "unique keys", (*_columns(6), f"message.{HELD_KEY}", f"message:{UNIQUE}")),
+    Version(
+        5,
+        "priorities",
+        (*_columns(5), f"message.{columns.URGENT_RANK}", f"message:{columns.URGENT}"),
+    ),
+    Version(
+        6, "unique keys", (*_columns(6), f"message.{columns.HELD_KEY}", f"message:{columns.UNIQUE}")
+    ),
     Version(7, "limits of topics", ("limit",)),
     Version(8, "schedules", ("schedule", *_columns(8))),
     Version(9, "requests to cancel", ("cancel",)),
@@ -419,7 +411,7 @@ VERSIONS = (
         13,
         "jobs, overlap of schedules and why they are paused",
         (
-            *("job", *_columns(13), f"message.{JOB_STATUS}", f"message:{JOB}"),
+            *("job", *_columns(13), f"message.{columns.JOB_STATUS}", f"message:{columns.JOB}"),
             *(f"schedule.{name}" for name in ("overlap", "skipped", "replaced", "paused_reason")),
         ),
     ),
@@ -501,7 +493,7 @@ def build_tables(
     names = spec.names() if present is None else live_names(spec, present)
     metadata = sa.MetaData()
     message = _message_table(spec, database, names, metadata, present or {})
-    generated = (present or {}).get(OPEN_OBJECT + spec.part + spec.rule)
+    generated = (present or {}).get(columns.OPEN_OBJECT + spec.part + spec.rule)
     made_as = getattr(generated, "collation", None)
     kind = (present or {}).get(names.get("object_id", ""))
     is_text = isinstance(kind, sa.String)  # else its values have no collation that could differ
@@ -543,7 +535,7 @@ def live_names(spec: MessageTable, present: Mapping[str, TypeEngine[Any]]) -> di
 
 
 def _column(
-    role: ColumnRole, spec: MessageTable, database: Database, there: TypeEngine[Any] | None
+    role: columns.ColumnRole, spec: MessageTable, database: Database, there: TypeEngine[Any] | None
 ) -> tuple[Any, dict[str, Any]]:
     """Type and options of a column; there: the type that it has in the database."""
     kind = kept_as(there, database, spec.time_zone) if role.type is None else role.type()
@@ -557,7 +549,7 @@ def _column(
         default = defaults.get(role.default, role.default)
         options = {"nullable": False, "server_default": default}
     if role.since > 1:
-        options["info"] = {ADDED: role.without}
+        options["info"] = {columns.ADDED: role.without}
     return kind, options
 
 
@@ -568,8 +560,8 @@ def _message_table(
     metadata: sa.MetaData,
     live: Mapping[str, TypeEngine[Any]],
 ) -> sa.Table:
-    columns: list[sa.Column[Any]] = []
-    for role, about in ROLES.items():
+    parts: list[sa.Column[Any]] = []
+    for role, about in columns.ROLES.items():
         if role not in names:
             continue
         kind, options = _column(about, spec, database, live.get(names[role]))
@@ -586,10 +578,10 @@ def _message_table(
         if role == "msg_id" and not isinstance(kind, sa.Integer | sa.types.NullType):
             kind = types.WholeId()
         counted = database.identity(always=database.partitioned) if role == "msg_id" else ()
-        columns.append(sa.Column(names[role], kind, *counted, **options))
-    columns += where_columns(spec.where, database, live)
+        parts.append(sa.Column(names[role], kind, *counted, **options))
+    parts += where_columns(spec.where, database, live)
     options = database.table_options(names.get("object_id") if database.partitioned else None)
-    table = sa.Table(spec.bare_name, metadata, *columns, schema=spec.schema, **options)
+    table = sa.Table(spec.bare_name, metadata, *parts, schema=spec.schema, **options)
     if database.partitioned:  # the ids are unique, but no constraint can say so
         table.primary_key.ddl_if(callable_=lambda *_, **__: False)
     return table

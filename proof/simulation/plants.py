@@ -33,6 +33,7 @@ from msgworker.store import (
     change,
     claim,
     controls,
+    done,
     jobs,
     lease,
     limits,
@@ -455,13 +456,13 @@ def sends_by_itself() -> AbstractContextManager[None]:
 
 def counts_ignored() -> AbstractContextManager[None]:
     """A head that is gone, or a follower, is not noticed."""
-    finish = settle.finish
+    finish = done.finish
 
     def all_ended(conn: Connection, t: Tables, ids: Any, me: str, seen: Any, **how: Any) -> int:
         ended = finish(conn, t, ids, me, seen, **how)
         return len(ids) if "free" in how else ended  # else not of a batch
 
-    return replaced(settle, "finish", all_ended)
+    return replaced(done, "finish", all_ended)
 
 
 def half_is_committed() -> AbstractContextManager[None]:

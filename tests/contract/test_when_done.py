@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from msgworker import App, HandlerError, MessageTable, RetryLater, SchemaError
 from msgworker.events import Lost
 from msgworker.message import Settled, Settlement
-from msgworker.store import settle
+from msgworker.store import done, settle
 from msgworker.store.settle import OutOfDate, Share, settle_batch
 from tests.support.doctor import needed
 from tests.support.rows import Table, edit, send
@@ -252,7 +252,7 @@ def test_a_message_that_is_no_longer_ours_is_not_deleted(app, table, alone):
         with app.engine.begin() as conn:
             try:
                 became |= settle.settle(conn, app.tables, some, me="me")
-            except settle.FlagMissing:
+            except done.FlagMissing:
                 conn.rollback()
                 for one in some:
                     with app.engine.begin() as own:

@@ -419,7 +419,7 @@ class Caller:
             if result is not DONE:
                 return result
         if sent or has_items:
-            sends = tuple(message for _, message in sent or ())
+            sends = tuple(each for _, each in sent or ())
             return Result(Outcome.DONE, sends=sends, has_items=has_items)
         return DONE
 
@@ -540,7 +540,7 @@ class Caller:
         tables, me = self._setup.tables, lane.owner
         one = settlement(lane, self._setup, self._shared)
         if sent:
-            one = one._replace(sends=(*[message for _, message in sent], *one.sends))
+            one = one._replace(sends=(*[each for _, each in sent], *one.sends))
         stage.committing = True  # for those that settle and commit at once
         became = store.settle_at_once(conn, tables, one, me=me)
         if became is None:

@@ -129,13 +129,13 @@ def _about(registry: Registry, tables: Tables, row: Row, error: str | None) -> t
     # where dead ones block the object, until an operator acts.
     object_id = about["object_id"] if error is None else None
     try:
-        message = outgoing(tables, wanted, about, object_id=object_id)
+        made = outgoing(tables, wanted, about, object_id=object_id)
     except MsgworkerError:  # too long with that payload, or an odd object
-        message = _shorter(tables, wanted, about)
+        made = _shorter(tables, wanted, about)
     headers = row.headers  # so that it is in the trace of the message that it is about
     if tables.max_headers and isinstance(headers, str) and headers.isascii():
-        message.row["b_headers"] = headers
-    return (message,)
+        made.row["b_headers"] = headers
+    return (made,)
 
 
 def _payload(row: Row) -> Any:
