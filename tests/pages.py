@@ -291,9 +291,11 @@ def unknown(page: str) -> list[str]:
     return wrong
 
 
-def check(path: Path, tab: str | None = None, url: str | None = None) -> list[str]:
-    """Run a page; return what differs from what it says."""
-    page, wrong = path.read_text(encoding="utf-8"), []
+def ran(
+    page: str, tab: str | None, url: str | None
+) -> Iterator[tuple[Block, list[tuple[str, str, str]]]]:
+    """Run a page: each block of console with its commands, what the page says that they print, and
+    what they have printed."""
     shown = URLS[tab] if tab else None
     with tempfile.TemporaryDirectory() as home:
         folder = Path(home).resolve()
@@ -302,35 +304,34 @@ def check(path: Path, tab: str | None = None, url: str | None = None) -> list[st
             if parse := PARSERS.get(block.kind):
                 parse(block.text)
             elif block.kind == "console":
-                given = commands(block.text)
-                for (command, expected), printed in zip(
-                    given, run(block, folder, url, shown), strict=False
-                ):
-                    if not same(expected, printed):
-                        wrong.append(f"$ {command}\n{printed}--- the page says\n{expected}")
-    return wrong
+                both = zip(commands(block.text), run(block, folder, url, shown), strict=False)
+                yield block, [(*given, printed) for given, printed in both]
+
+
+def check(path: Path, tab: str | None = None, url: str | None = None) -> list[str]:
+    """Run a page; return what differs from what it says."""
+    return [
+        f"$ {command}\n{printed}--- the page says\n{expected}"
+        for _, told in ran(path.read_text(encoding="utf-8"), tab, url)
+        for command, expected, printed in told
+        if not same(expected, printed)
+    ]
 
 
 def write(path: Path, tab: str | None = None, url: str | None = None) -> None:
     """Put what is printed into the page, where it is not what stands there."""
-    page = path.read_text(encoding="utf-8")
-    shown = URLS[tab] if tab else None
-    changes = []
-    with tempfile.TemporaryDirectory() as home:
-        folder = Path(home).resolve()
-        for block in blocks(page, tab):
-            if not put(block, folder, url, shown) and block.kind == "console":
-                given, text = commands(block.text), ""
-                for (command, expected), printed in zip(
-                    given, run(block, folder, url, shown), strict=True
-                ):
-                    kept = expected if same(expected, printed) else printed.rstrip() + "\n"
-                    gap = "\n" if expected.endswith("\n\n") and not kept.endswith("\n\n") else ""
-                    text += f"$ {command}\n{kept if kept.strip() else ''}{gap}"
-                whole = textwrap.indent(text.rstrip("\n") + "\n", block.indent)
-                old = FENCE.match(page, page.rindex("\n", 0, block.start - 1) + 1)
-                assert old
-                changes.append((old.start(5), old.end(5), whole))
+    page, changes = path.read_text(encoding="utf-8"), []
+    for block, told in ran(page, tab, url):
+        assert len(told) == len(commands(block.text))
+        text = ""
+        for command, expected, printed in told:
+            kept = expected if same(expected, printed) else printed.rstrip() + "\n"
+            gap = "\n" if expected.endswith("\n\n") and not kept.endswith("\n\n") else ""
+            text += f"$ {command}\n{kept if kept.strip() else ''}{gap}"
+        whole = textwrap.indent(text.rstrip("\n") + "\n", block.indent)
+        old = FENCE.match(page, page.rindex("\n", 0, block.start - 1) + 1)
+        assert old
+        changes.append((old.start(5), old.end(5), whole))
     for start, end, text in reversed(changes):
         page = page[:start] + text + page[end:]
     path.write_text(page, encoding="utf-8")

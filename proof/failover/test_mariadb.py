@@ -12,45 +12,32 @@ from msgworker.db.servers import refuse_standby
 from msgworker.errors import DatabaseUnavailable
 from msgworker.instance.connections import Connections
 from proof.failover.work import app_of, mended, rows, send, working
-from proof.pairs.mariadb import OURS, MariaDBPair, MySQLPair
+from proof.pairs.mariadb import OURS, MariaDBPair
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300), pytest.mark.xdist_group("failover")]
 
 
-def test_a_primary_that_becomes_read_only_is_an_outage(mariadb: MariaDBPair) -> None:
-    """An old primary is demoted in order, and comes back: its configuration says read-only."""
-    url = mariadb.make("queue")
+@pytest.mark.parametrize(
+    ("pair", "setting"), [("mariadb", "read_only"), ("mysql", "offline_mode")], indirect=["pair"]
+)
+def test_a_primary_that_becomes_read_only_is_an_outage(pair: MariaDBPair, setting: str) -> None:
+    """An old primary is demoted in order, and comes back: its configuration says read-only. A
+    server of MySQL is in offline mode for maintenance, or where it has left its group."""
+    url = pair.make("queue")
+    if setting == "offline_mode":
+        for host in ("'%'", "localhost"):  # which would be let in
+            pair.primary.query(f"REVOKE CONNECTION_ADMIN ON *.* FROM {OURS}@{host}")
     app, handled = app_of(url, lease_seconds=3.0)
     with working(app) as worker:
         send(app, 1)
         until(lambda: handled == [1] and rows(url) == [(2, 0)], "it works")
         instance = worker.instance
         assert instance is not None
-        mariadb.primary.query("SET GLOBAL read_only = 1")
+        pair.primary.query(f"SET GLOBAL {setting} = 1")
         until(lambda: instance.shared.away.seconds > 5, "that is an outage")
         instance.raise_what_people_must_mend()
-        mariadb.primary.query("SET GLOBAL read_only = 0")
-        mended(lambda: send(app, 2))
-        until(lambda: handled == [1, 2], "it goes on")
-    assert rows(url) == [(2, 0)] * 2
-
-
-def test_a_server_of_mysql_in_offline_mode_is_an_outage(mysql: MySQLPair) -> None:
-    """As for maintenance, or as a server of a group is where it has left that."""
-    url = mysql.make("queue")
-    for host in ("'%'", "localhost"):  # which would be let in
-        mysql.primary.query(f"REVOKE CONNECTION_ADMIN ON *.* FROM {OURS}@{host}")
-    app, handled = app_of(url, lease_seconds=3.0)
-    with working(app) as worker:
-        send(app, 1)
-        until(lambda: handled == [1] and rows(url) == [(2, 0)], "it works")
-        instance = worker.instance
-        assert instance is not None
-        mysql.primary.query("SET GLOBAL offline_mode = 1")
-        until(lambda: instance.shared.away.seconds > 5, "that is an outage")
-        instance.raise_what_people_must_mend()
-        mysql.primary.query("SET GLOBAL offline_mode = 0")
+        pair.primary.query(f"SET GLOBAL {setting} = 0")
         mended(lambda: send(app, 2))
         until(lambda: handled == [1, 2], "it goes on")
     assert rows(url) == [(2, 0)] * 2

@@ -40,13 +40,12 @@ from msgworker.store import (
     recover,
     rows,
     schedules,
-    send,
     settle,
 )
 from msgworker.store.candidates import Candidate
 from msgworker.store.rows import Bare, Row
 from msgworker.store.settle import OutOfDate, Share
-from msgworker.table import indexes, tables
+from msgworker.table import tables
 from msgworker.table.columns import Cols
 from msgworker.table.tables import Tables
 from proof.judge import Rule
@@ -100,6 +99,26 @@ def replaced(target: Any, name: str, value: Any) -> Iterator[None]:
         setattr(target, name, before)
 
 
+@contextmanager
+def together(*patches: AbstractContextManager[None]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for one in patches:
+            stack.enter_context(one)
+        yield
+
+
+def without(role: str, is_left_out: Callable[[Any], bool]) -> AbstractContextManager[None]:
+    """A value of this role is not written."""
+    values = Tables.values
+
+    def left(self: Tables, **roles: Any) -> dict[str, Any]:
+        if role in roles and is_left_out(roles[role]):
+            del roles[role]
+        return values(self, **roles)
+
+    return replaced(Tables, "values", left)
+
+
 # --- broken statements ---
 
 
@@ -138,10 +157,9 @@ def due_first() -> AbstractContextManager[None]:
     def lost(self: Search, candidates: list[Candidate]) -> None:
         self._blocked.update(c.object_id for c in candidates if c.object_id is not None)
 
-    patches = ExitStack()
-    patches.enter_context(replaced(HeadChooser, "offer_waited", offer_waited))
-    patches.enter_context(replaced(Search, "lost", lost))
-    return patches
+    return together(
+        replaced(HeadChooser, "offer_waited", offer_waited), replaced(Search, "lost", lost)
+    )
 
 
 def any_claim() -> AbstractContextManager[None]:
@@ -216,13 +234,7 @@ def crash_is_no_try() -> AbstractContextManager[None]:
 
 def owner_kept() -> AbstractContextManager[None]:
     """What leaves status 1 keeps its `claimed_by`."""
-    values = Tables.values
-
-    def kept(self: Tables, **roles: Any) -> dict[str, Any]:
-        gone = isinstance(roles.get("claimed_by"), sa.sql.elements.Null)
-        return values(self, **{k: v for k, v in roles.items() if k != "claimed_by" or not gone})
-
-    return replaced(Tables, "values", kept)
+    return without("claimed_by", lambda value: isinstance(value, sa.sql.elements.Null))
 
 
 # --- broken roles ---
@@ -265,10 +277,7 @@ def early_runs() -> AbstractContextManager[None]:
     def read(conn: Connection, t: Tables, heads: Sequence[Row], **_: Any) -> dict[int, list[Bare]]:
         return {head.msg_id: kept.get(head.msg_id, []) for head in heads}
 
-    patches = ExitStack()
-    patches.enter_context(replaced(Claimer, "_flag", flag_later))
-    patches.enter_context(replaced(claim, "read_runs", read))
-    return patches
+    return together(replaced(Claimer, "_flag", flag_later), replaced(claim, "read_runs", read))
 
 
 def no_sweep() -> AbstractContextManager[None]:
@@ -318,11 +327,11 @@ def forgets_all() -> AbstractContextManager[None]:
 
 def never_quiet() -> AbstractContextManager[None]:
     """Quiesce: hands never run empty, and a message in quarantine is claimed beside others."""
-    patches = ExitStack()
-    patches.enter_context(replaced(Quiesce, "step", lambda self, held, reason: Step.EMPTY))
-    patches.enter_context(replaced(Claimer, "may_claim_alone", lambda self: True))
-    patches.enter_context(replaced(InFlight, "quarantined", lambda self, most: False))
-    return patches
+    return together(
+        replaced(Quiesce, "step", lambda self, held, reason: Step.EMPTY),
+        replaced(Claimer, "may_claim_alone", lambda self: True),
+        replaced(InFlight, "quarantined", lambda self, most: False),
+    )
 
 
 def ahead_of_the_flag() -> AbstractContextManager[None]:
@@ -383,10 +392,7 @@ def in_both() -> AbstractContextManager[None]:
                 if lane in self.finished:
                     self.finished.remove(lane)
 
-    patches = ExitStack()
-    patches.enter_context(replaced(Settler, "_take", copied))
-    patches.enter_context(replaced(Settler, "settle", late))
-    return patches
+    return together(replaced(Settler, "_take", copied), replaced(Settler, "settle", late))
 
 
 def always_trusted() -> AbstractContextManager[None]:
@@ -397,19 +403,19 @@ def always_trusted() -> AbstractContextManager[None]:
 def keeps_its_id() -> AbstractContextManager[None]:
     """Identity: goes on under its id while a settle may be under way, and a settle does not ask
     which claim it belongs to. One of both alone does no harm."""
-    patches = ExitStack()
-    patches.enter_context(replaced(Identity, "retire", lambda self: None))
-    patches.enter_context(replaced(Finder, "_drop_doubtful", lambda self, look: None))
-    patches.enter_context(any_claim())
-    return patches
+    return together(
+        replaced(Identity, "retire", lambda self: None),
+        replaced(Finder, "_drop_doubtful", lambda self, look: None),
+        any_claim(),
+    )
 
 
 def nobody_else() -> AbstractContextManager[None]:
     """Identity: what was claimed under a lost id is never lost, and its lanes are started."""
-    patches = ExitStack()
-    patches.enter_context(replaced(Identity, "is_ours", lambda self, owner: True))
-    patches.enter_context(replaced(LaneQueue, "may_start", lambda self, lane: True))
-    return patches
+    return together(
+        replaced(Identity, "is_ours", lambda self, owner: True),
+        replaced(LaneQueue, "may_start", lambda self, lane: True),
+    )
 
 
 def ends_at_once() -> AbstractContextManager[None]:
@@ -513,20 +519,12 @@ def free_between_tries() -> AbstractContextManager[None]:
         running_or_new = c.status.in_([sa.literal_column("0"), sa.literal_column("1")])
         return sa.and_(c.unique_key.is_not(None), running_or_new)
 
-    patches = ExitStack()
-    for module in (tables, indexes, send):
-        patches.enter_context(replaced(module, "key_counts", key_counts))
-    return patches
+    return replaced(tables, "key_counts", key_counts)
 
 
 def held_by_the_dead() -> AbstractContextManager[None]:
     """What ends a message does not say when."""
-    values = Tables.values
-
-    def endless(self: Tables, **roles: Any) -> dict[str, Any]:
-        return values(self, **{k: v for k, v in roles.items() if k != "finished_at"})
-
-    return replaced(Tables, "values", endless)
+    return without("finished_at", lambda value: True)
 
 
 def counted_before() -> AbstractContextManager[None]:

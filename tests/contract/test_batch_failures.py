@@ -136,8 +136,9 @@ def test_a_handler_that_names_others_again_and_again_is_not_called_without_end(
     assert calls.effects == ids
 
 
-def test_a_failure_named_before_a_stop_is_written_by_the_stop(
-    app: App, calls: Calls, table: Table
+@pytest.mark.parametrize("then", ["stop", "pause"])
+def test_a_failure_named_before_a_stop_or_a_pause_is_written(
+    app: App, calls: Calls, table: Table, then: str
 ) -> None:
     calls.add(transactional=True, batch=500)
     ids = send(app, "a", "a", "a")
@@ -148,27 +149,14 @@ def test_a_failure_named_before_a_stop_is_written_by_the_stop(
         (ended,) = one.batches.handle_beside(lane) or []
         one.settler.add(ended, True)
         assert table.column("status") == [2, 1, 0]
-    assert table.column("status") == [2, -1, 0]
-    assert table.column("last_error")[1].startswith("ValueError: no")
-
-
-def test_a_failure_named_before_its_topic_was_paused_is_written(
-    app: App, calls: Calls, table: Table
-) -> None:
-    calls.add(transactional=True, batch=500)
-    ids = send(app, "a", "a", "a")
-    calls.names = {ids[1]: ValueError("no")}
-    with claimed(app) as (one, _):
-        lane = one.lanes.next()
-        assert lane is not None
-        (ended,) = one.batches.handle_beside(lane) or []
-        one.settler.add(ended, True)
-        one.shared.controls = Controls(frozenset({"t"}), {})
-        one.handlers.start()
-        until(lambda: not one.lanes.ready and not one.shared.in_flight.lanes, "it is written")
-        one.lanes.close()
-        assert one.handlers.join(10)
+        if then == "pause":
+            one.shared.controls = Controls(frozenset({"t"}), {})
+            one.handlers.start()
+            until(lambda: not one.lanes.ready and not one.shared.in_flight.lanes, "it is written")
+            one.lanes.close()
+            assert one.handlers.join(10)
     assert table.rows("status", "error_try_times") == [(2, 0), (-1, 1), (0, 0)]
+    assert table.column("last_error")[1].startswith("ValueError: no")
 
 
 def test_a_batch_takes_no_message_that_needs_a_permit_behind_another(

@@ -112,28 +112,7 @@ def filters_of(t: Tables, **filters: Any) -> dict[str, Any]:
 
 
 def _shown_row(status: int) -> tuple[Any, ...]:
-    return (
-        1,
-        "a",
-        "t",
-        status,
-        0,
-        "{}",
-        None,
-        None,
-        None,
-        0,
-        None,
-        None,
-        None,
-        0,
-        0,
-        None,
-        None,
-        None,
-        None,
-        None,
-    )
+    return (1, "a", "t", status, 0, "{}", *[None] * 3, 0, *[None] * 3, 0, 0, *[None] * 5)
 
 
 def acts(t: Tables, log: Log) -> Iterator[Any]:
