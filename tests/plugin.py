@@ -25,7 +25,7 @@ from proof.oracle.schema import NotOurs, emptied
 from tests import requirements, tools, variants
 from tests.compiled import share_compiled
 from tests.engines import dispose_all, left_in_use, outlive, plain_engine
-from tests.quick import has_time, long_ones, todays
+from tests.quick import has_time, long_ones, spread, todays
 from tests.ready import Ready, ReadyFile
 from tests.scratch import keep_in_memory
 from tests.servers import VARIABLES, CannotHave, Fleet, session
@@ -148,6 +148,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in long_ones(items):
         item.add_marker(pytest.mark.long)
     variants.only(items)
+    spread(items)
     todays(items)
 
 

@@ -74,12 +74,19 @@ def long_ones(items: list[pytest.Item]) -> Iterator[pytest.Item]:
         chance = zlib.crc32(f"{test}[{rest}]".encode())
         quick = names[chance % len(names)]
         alone = cases[file, test] == 1
-        if "sqlite" in names and (chance & 0x100 if alone else (file, test, quick) in taken):
+        if "sqlite" in names and (chance & 0x300 if alone else (file, test, quick) in taken):
             quick = "sqlite"
         taken.add((file, test, quick))
         if variants.name() in variants.VERSIONS:
             quick = variants.VARIANTS[variants.name()].server
         yield from (item for name, item in found.items() if name != quick)
+
+
+def spread(items: list[pytest.Item]) -> None:
+    """Where several processes share the tests, those of each file are spread over the whole run:
+    what is broken shows in the first minute, and the slow ones are not all at the end."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
 
 
 def todays(items: list[pytest.Item]) -> None:

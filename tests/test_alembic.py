@@ -267,7 +267,7 @@ def upgrade():
 """
 
 
-@pytest.mark.quick("postgresql-one transaction-6|mariadb-one each-1")
+@pytest.mark.quick("postgresql-one transaction-6")
 @pytest.mark.parametrize("version", [1, 6])
 @pytest.mark.parametrize("how", ["one transaction", "one each"])
 def test_a_revision_upgrades_the_tables_of_an_earlier_version(database, migrations, version, how):
@@ -297,6 +297,7 @@ def test_a_revision_upgrades_the_tables_of_an_earlier_version(database, migratio
     command.upgrade(config, "head")  # it finds nothing to do
 
 
+@pytest.mark.long
 def test_a_revision_builds_indexes_in_no_transaction_and_waits_for_no_long_lock(
     postgresql, migrations
 ):
@@ -374,6 +375,7 @@ def test_a_revision_that_cannot_upgrade_changes_nothing_and_says_how_it_can(
     assert kept.shape(database.engine()) == before
 
 
+@pytest.mark.long
 def test_alembic_is_not_needed_and_not_hidden(tmp_path):
     """msgworker.alembic is not the module `alembic`, and does not import it."""
     code = (

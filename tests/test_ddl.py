@@ -286,7 +286,7 @@ def test_mysql_s_script_has_nothing_that_mysql_refuses():
     assert script.count("ENGINE=InnoDB") == script.count("CREATE TABLE")
 
 
-@pytest.mark.quick("shard")
+@pytest.mark.long
 @pytest.mark.parametrize("role", ["shard", None])
 def test_mysql_is_sent_the_statements_of_scopes_and_locks_that_mariadb_runs(role):
     spec = MessageTable("crm.sliced", shard=role and "part", instance_type=role and "flag")
@@ -409,6 +409,7 @@ def test_every_statement_is_one_that_oracle_takes(spec):
     assert wrong == {}
 
 
+@pytest.mark.long
 def test_oracle_takes_the_statements_with_headers_while_a_job_is_paused():
     found = _oracle_statements(MessageTable(), max_headers=2000, holds=True)
     on = [sql for sql in found if "headers" in sql]

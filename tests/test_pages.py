@@ -17,7 +17,7 @@ def name(page: Path) -> str:
     return page.relative_to(pages.DOCS).as_posix()
 
 
-@pytest.mark.quick("quickstart")
+@pytest.mark.long
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_a_page_shows_what_its_commands_print(page: Path) -> None:
     assert pages.check(page, "SQLite" if page in WITH_TABS else None) == []
@@ -64,6 +64,7 @@ def test_a_command_that_is_not_there_is_found() -> None:
 TEXTS = sorted([*pages.DOCS.rglob("*.md"), pages.ROOT / "README.md"])
 
 
+@pytest.mark.long
 def test_every_command_of_ours_on_a_page_exists() -> None:
     """Also in blocks that are not run, and in the text."""
     found = {page.stem: pages.unknown(page.read_text(encoding="utf-8")) for page in TEXTS}

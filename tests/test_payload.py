@@ -126,6 +126,7 @@ def back(value: Any, kind: Any) -> Any:
     return payload_of(encode(value), None, make_handler("t", handle))
 
 
+@pytest.mark.long
 @given(orders(st.none() | orders(st.none())))
 def test_what_is_sent_comes_back_through_its_type(order: Order) -> None:
     got = back(order, Order)

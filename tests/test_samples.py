@@ -27,7 +27,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.quick("^0[13]")
+@pytest.mark.quick("^01")
 @pytest.mark.parametrize(
     "sample", [s for s in SAMPLES if s.name not in [*MAIN, PROVED]], ids=lambda p: p.name
 )

@@ -212,7 +212,7 @@ def gaps() -> list[tuple[str, datetime, timedelta]]:
     return [(name, at, gap) for (at, _, gap), name in found.items()]
 
 
-@pytest.mark.quick("15|30 2")
+@pytest.mark.long
 @pytest.mark.parametrize("text", STARS)
 def test_no_tick_is_left_out_where_clocks_jump_forward(text: str) -> None:
     """Of all zones: by the clock from before the jump each tick is there, or one at the jump is."""

@@ -74,6 +74,7 @@ def test_an_app_imports_what_its_database_and_its_handlers_need_and_no_more():
     assert "sqlalchemy.dialects.sqlite" in found
 
 
+@pytest.mark.long
 def test_a_look_imports_what_it_reads_with_and_no_more(tmp_path):
     code = (
         f"from msgworker import App; app = App('sqlite:///{tmp_path}/q.db'); app.create_schema()\n"
@@ -84,6 +85,7 @@ def test_a_look_imports_what_it_reads_with_and_no_more(tmp_path):
     assert imported_by(code) & {f"msgworker.{part}" for part in parts} == set()
 
 
+@pytest.mark.long
 def test_a_worker_that_is_made_has_imported_all_that_its_app_may_read_with(tmp_path):
     """No thread of an instance imports anything; `App.worker` names the modules."""
     code = (

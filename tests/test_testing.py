@@ -71,6 +71,7 @@ def test_a_lost_message_holds_up_nothing_behind_it(msgworker_db: Database) -> No
     assert drain(app).done == 1
 
 
+@pytest.mark.long
 def test_what_is_in_hand_is_done_though_the_lease_is_lost_where_nobody_could_recover_it(
     msgworker_db: Database,
 ) -> None:
@@ -130,6 +131,7 @@ def test_delayed_message_waits_for_the_clock(app: App, msgworker_db: Database) -
     assert app.ops.counts()[0].oldest_seconds == pytest.approx(60, abs=0.1)
 
 
+@pytest.mark.quick("handled|claimed.*True")
 @pytest.mark.parametrize("transactional", [False, True])
 @pytest.mark.parametrize(
     ("crash", "effects"),
@@ -186,6 +188,7 @@ def test_fixture_is_there_without_any_import(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_a_test_that_fails_shows_why_the_handler_failed(tmp_path: Path) -> None:
     (tmp_path / "test_theirs.py").write_text(
         """\
@@ -424,6 +427,7 @@ def test_a_transactional_async_handler_runs_by_an_async_engine_on_the_test_s_dat
     assert_books(own, msgworker_db)
 
 
+@pytest.mark.quick("Failed|Key.*-plain|Skipped-tr")
 @pytest.mark.parametrize("where", ["plain", "batch", "item", "transactional"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, pytest.fail.Exception, pytest.skip.Exception])
 def test_what_is_meant_for_the_test_ends_it_once_the_try_is_recorded(

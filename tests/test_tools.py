@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.quick import SLICE, SLICE_TEST_SECONDS, SLICES, todays
+from tests.quick import SLICE, SLICE_TEST_SECONDS, SLICES, spread, todays
 from tests.tools import NEEDS
 
 ROOT = Path(__file__).parent.parent
@@ -87,6 +87,21 @@ class Item:
 
     def add_marker(self, mark: pytest.MarkDecorator) -> None:
         self.marks[mark.name] = mark.mark
+
+
+def test_where_processes_share_the_tests_those_of_a_file_are_spread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = [f"{name}::t{n}" for name in "abcd" for n in range(50)]
+    for worker in (None, "gw0"):
+        items: Any = [Item(one) for one in made]
+        monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+        if worker:
+            monkeypatch.setenv("PYTEST_XDIST_WORKER", worker)
+        spread(items)
+        order = [one.nodeid for one in items]
+        assert sorted(order) == sorted(made)
+        assert {one[0] for one in order[:40]} == ({*"abcd"} if worker else {"a"})
 
 
 def test_each_long_test_is_in_the_slice_of_one_day_and_behind_all_others(

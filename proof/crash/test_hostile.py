@@ -178,7 +178,7 @@ def take_rights(trial: Trial) -> Callable[[], None]:
     return give_back
 
 
-@pytest.mark.quick("mariadb")
+@pytest.mark.long
 @ON_SERVERS
 @pytest.mark.ahead
 def test_rights_that_go_away_end_the_run_with_a_clear_error(trial: Trial) -> None:
@@ -252,7 +252,7 @@ def test_too_few_connections_are_waited_for(trial: Trial) -> None:
     assert {row.status for row in verdict.rows.values()} == {2}
 
 
-@pytest.mark.quick("mariadb")
+@pytest.mark.long
 def test_a_pool_that_is_used_up_is_waited_for(database: Database) -> None:
     """F24: an Engine of the user's with few connections that other code holds for a while."""
     engine = sa.create_engine(

@@ -249,6 +249,7 @@ def test_leases_keep_their_rules_in_any_order_of_events_for_long(machine):
     run(machine(DatabaseLocks), LONG_RUNS)
 
 
+@pytest.mark.quick("NotFenced")
 @pytest.mark.parametrize(
     "broken", [TokenNotFenced, ReleasedByAnybody, RenewedAfterLoss, ForgetsAnyLock]
 )

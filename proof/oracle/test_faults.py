@@ -36,9 +36,7 @@ def database(servers: Any, tmp_path: Any, scratch: Any) -> Iterator[Database]:
     yield from _ready("oracle-mariadb", servers, tmp_path, scratch, effects=True)
 
 
-@pytest.mark.quick(
-    "03113-before-commit-eff|01654-statement-se|00060-statement-cl|4011-after-commit-se"
-)
+@pytest.mark.quick("03113-before-commit-eff|00060-statement-cl")
 @pytest.mark.parametrize(
     ("code", "place", "only"),
     FAULTS,

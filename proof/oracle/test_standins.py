@@ -151,6 +151,7 @@ def test_an_id_is_a_whole_number_whatever_its_expression(over_mariadb: Database)
         app.engine.dispose()
 
 
+@pytest.mark.long
 def test_doctor_does_without_the_right_to_read_v_transaction(over_mariadb: Database) -> None:
     app = App(over_mariadb.url)
     try:

@@ -42,10 +42,7 @@ def test_no_schedule_of_many_breaks_a_rule(name: str) -> None:
     assert report is None, str(report)
 
 
-@pytest.mark.quick(
-    "guard-index|settle-without-claimed|crash-counts|no-take-over|sweep-beside|beside-a-q|"
-    "one-answer|trusted|no-lease"
-)
+@pytest.mark.quick("guard-index|crash-counts|no-lease")
 @pytest.mark.parametrize(
     "plant",
     [

@@ -52,6 +52,7 @@ def test_lists_have_pages_and_links(app, client):
     assert len(rows_of(client, "/lanes")) == 5
 
 
+@pytest.mark.long
 def test_the_overview_and_the_other_reads_answer(app, client):
     send(app, "a", topic="t")
     app.ops.pause("t", reason="holiday")

@@ -62,6 +62,7 @@ def test_each_page_and_each_read_of_the_api_is_measured(filled):
     assert _wanted() - asked == set()
 
 
+@pytest.mark.long
 def test_each_request_reads_the_database_anew(filled):
     """Nothing is answered from what the dashboard keeps for some seconds."""
     tables = {

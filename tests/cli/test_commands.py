@@ -118,6 +118,7 @@ def test_send_takes_json_a_file_or_stdin(
     assert row == [(int(done.stdout), "settle", "C-1", stored, 0)]
 
 
+@pytest.mark.long
 def test_send_with_delay_waits(crm: Cli, folder: Path) -> None:
     done = crm("send", "settle", "--delay", "5m", *AT, "--json")
     said = {"msg_id": 1, "topic": "settle", "object_id": None, "operation": 1}

@@ -136,7 +136,7 @@ def test_a_dry_run_of_db_upgrade_tells_the_steps_and_changes_nothing(db: Db, dat
     assert (kept.shape(database.engine()), kept.rows(database.engine())) == before
 
 
-@pytest.mark.quick("sqlite")
+@pytest.mark.long
 def test_a_command_on_tables_that_are_too_old_ends_with_4_until_they_are_upgraded(
     db: Db, cli: Cli, database: Any
 ) -> None:

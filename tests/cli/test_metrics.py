@@ -97,6 +97,7 @@ def test_a_child_that_is_killed_takes_no_count_along(
         until(lambda: scrape(port).get(done) == 45, "others go on counting")
 
 
+@pytest.mark.long
 def test_children_leave_the_port_to_their_parent_wherever_it_is_set(
     app: App, start: Callable[..., Program]
 ) -> None:

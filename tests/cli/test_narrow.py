@@ -105,7 +105,7 @@ SINGLE = [
 REST = [tuple(look.split()) for look in LOOKS]
 
 
-@pytest.mark.quick("80")
+@pytest.mark.long
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_no_line_is_wider_than_the_terminal(filled: Cli, terminal: Any, width: int) -> None:
     terminal(width)
@@ -167,6 +167,7 @@ def test_in_a_pipe_every_text_is_one_line(filled: Cli) -> None:
         assert any(LONG in line for line in lines), command
 
 
+@pytest.mark.long
 def test_a_real_terminal_of_80_columns_shows_whole_words(filled: Cli, folder: Path) -> None:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))

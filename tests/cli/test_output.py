@@ -28,6 +28,7 @@ COLUMNS = (
 )
 
 
+@pytest.mark.long
 @given(st.text())
 def test_nothing_a_terminal_acts_on_comes_through(text: str) -> None:
     assert all(unicodedata.category(c) not in output.UNSAFE for c in visible(text))
@@ -40,6 +41,7 @@ def test_visible_writes_out_what_it_takes_away() -> None:
     assert visible("Ångström 客户") == "Ångström 客户"
 
 
+@pytest.mark.long
 @given(st.recursive(st.text() | st.integers() | st.none(), st.lists))
 def test_json_is_read_back_as_it_was(value: object) -> None:
     lines: list[str] = []

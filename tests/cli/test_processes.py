@@ -134,6 +134,7 @@ def test_children_get_every_flag_of_the_parent(folder: Path, command: str) -> No
     assert (got["processes"], got.given("metrics_host")) == (1, False)
 
 
+@pytest.mark.long
 def test_run_replaces_a_process_that_died(app: App, start: Callable[..., Program]) -> None:
     child = start("run", "crm:app", "--processes", 2)
     pids = until(lambda: len(children(child)) == 2 and children(child), "two children")
@@ -219,6 +220,7 @@ def test_only_the_topics_that_were_asked_for(app: App, start: Callable[..., Prog
     assert states(app) == {"new": 1, "done": 2}
 
 
+@pytest.mark.long
 def test_log_as_json_is_one_object_per_line(app: App, start: Callable[..., Program]) -> None:
     fill(app, 2, reject="two\nlines \x1b[2J")
     child = start("drain", "crm:app", "--linger", 0, "--log-format", "json")
@@ -271,7 +273,7 @@ def test_terminal_gets_colours_and_a_status_line(app: App, folder: Path) -> None
     assert "\x1b" not in plain
 
 
-@pytest.mark.quick("^(y|n)")
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("answer", "done", "exit_code", "said"),
     [

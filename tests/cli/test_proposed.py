@@ -112,6 +112,7 @@ def test_every_command_that_a_text_names_runs_as_printed(crm: Cli, subtests: Any
                 assert done.exit_code != 2 or "--yes" in done.stderr, done.stderr
 
 
+@pytest.mark.long
 def test_a_process_says_what_it_was_started_with(crm: Cli, folder: Path) -> None:
     """On every door: pages, the API, doctor, explain, errors, log records."""
     app, lines = App(f"sqlite:///{folder / 'crm.db'}"), list[logging.LogRecord]()

@@ -89,6 +89,7 @@ ALIKE: dict[str, tuple[str, ...]] = {
 """Calls whose exit code must not depend on --json: most find nothing."""
 
 
+@pytest.mark.quick("drain|rerun|jobs|list|doctor|status")
 @pytest.mark.parametrize("call", [one for one in ALIKE if one not in ("ddl", "run", "web")])
 def test_the_exit_code_is_the_same_with_json(crm: Cli, folder: Path, call: str) -> None:
     dead(crm, folder, 2)
@@ -183,6 +184,7 @@ def test_the_app_stands_before_an_action_or_behind_it(crm: Cli, folder: Path) ->
         assert (done.exit_code, says in done.stderr) == (2, True), (wrong, done.stderr)
 
 
+@pytest.mark.quick("drain|^rerun|jobs|locks|schedules|status")
 @pytest.mark.parametrize("command", REST)
 def test_the_app_as_an_argument_is_the_app_as_an_option(
     crm: Cli, folder: Path, command: str

@@ -130,7 +130,7 @@ def test_one_stop_of_a_whole_group_is_one_stop_by_whatever_way_it_comes(
     assert len(leases(app)) == 0
 
 
-@pytest.mark.quick("1-15")
+@pytest.mark.long
 @SQLITE
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("processes", [1, 2])
@@ -165,7 +165,7 @@ def test_a_drain_that_is_stopped_as_a_group_counts_no_try(
     assert counted(app) == {(0, 0)}
 
 
-@pytest.mark.quick("15")
+@pytest.mark.long
 @SQLITE
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_within_two_seconds_is_the_same_stop(
@@ -275,7 +275,7 @@ def test_a_stop_while_children_import_the_app_ends_them_and_the_program_with_0(
     assert time.monotonic() - begun < 10
 
 
-@pytest.mark.quick("run-15")
+@pytest.mark.long
 @SQLITE
 @pytest.mark.parametrize(
     ("command", "number", "exit_code"),

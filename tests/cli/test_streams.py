@@ -72,6 +72,7 @@ def test_a_drain_does_its_work_whatever_its_streams_are(crm: Cli, folder: Path, 
     assert (done.returncode, statuses(folder)) == (0, [2, 2, 2]), done
 
 
+@pytest.mark.long
 def test_a_drain_ends_with_the_code_of_its_work_if_its_report_is_lost(crm: Cli, folder: Path):
     crm("send", "settle", "--payload", '{"reject": "no"}', "--app", "crm:app")
     done = shell("msgworker drain crm:app > /dev/full", folder)
@@ -93,7 +94,7 @@ def test_several_processes_do_their_work_whatever_their_streams_are(
         assert "done=3" in done.stdout
 
 
-@pytest.mark.quick("full")
+@pytest.mark.long
 @pytest.mark.parametrize("streams", ["2>&-", "2> /dev/full"])
 def test_a_run_says_once_on_stdout_that_its_log_is_lost(crm: Cli, folder: Path, streams: str):
     crm("send", "settle", "--app", "crm:app")
@@ -120,7 +121,7 @@ def test_json_on_stdout_stays_json_where_the_log_is_lost(crm: Cli, folder: Path)
     assert "cannot be written" not in done.stdout
 
 
-@pytest.mark.quick("full")
+@pytest.mark.long
 @pytest.mark.parametrize("streams", [">&-", "> /dev/full"])
 def test_a_handler_that_prints_does_not_fail_for_it(crm: Cli, folder: Path, streams: str):
     (folder / "prints.py").write_text(PRINTS)
@@ -129,7 +130,7 @@ def test_a_handler_that_prints_does_not_fail_for_it(crm: Cli, folder: Path, stre
     assert (done.returncode, statuses(folder)) == (0, [2]), done
 
 
-@pytest.mark.quick("show")
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("command", "streams"),
     [
@@ -149,7 +150,7 @@ def test_a_command_whose_output_is_lost_says_so_and_ends_with_74(
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.quick("<")
+@pytest.mark.long
 @pytest.mark.parametrize("streams", ["2>&-", "2> /dev/full", "<&-"])
 def test_a_look_needs_nothing_but_stdout(crm: Cli, folder: Path, streams: str):
     crm("send", "settle", "--app", "crm:app")
@@ -176,6 +177,7 @@ def test_what_asks_for_help_and_does_not_read_it_ends_quietly(folder: Path):
     assert done.stderr in ("0\n", ""), done
 
 
+@pytest.mark.long
 def test_a_handler_that_closes_the_streams_and_the_log_costs_nothing(crm: Cli, folder: Path):
     """Reliability 62."""
     (folder / "closes.py").write_text(CLOSES)
@@ -188,6 +190,7 @@ def test_a_handler_that_closes_the_streams_and_the_log_costs_nothing(crm: Cli, f
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("encoding", ["latin-1", "cp1252"])
 def test_what_the_encoding_of_stdout_has_not_is_written_as_an_escape(
     crm: Cli, app: App, folder: Path, encoding: str

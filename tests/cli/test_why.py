@@ -410,7 +410,7 @@ def on_terminal(folder: Path, width: int, *commands: str) -> list[str]:
     return found[:-1]
 
 
-@pytest.mark.quick("80")
+@pytest.mark.long
 @pytest.mark.parametrize("width", [80, 160])
 def test_tables_fit_a_terminal_and_let_no_escape_through(
     crm: Cli, folder: Path, width: int
@@ -430,6 +430,7 @@ def test_tables_fit_a_terminal_and_let_no_escape_through(
         assert all(wcswidth(line) <= width for line in text.split("\n")), text
 
 
+@pytest.mark.long
 def test_no_look_fails_on_a_table_of_odd_rows(crm: Cli, folder: Path) -> None:
     first = sent(crm, "good")[0]
     odd = {

@@ -203,6 +203,7 @@ MENDED_THERE = {
 }
 
 
+@pytest.mark.long
 def test_what_only_one_database_has_is_refused_until_it_is_mended(mariadb, subtests):
     for case, (odd, words) in MENDED_THERE.items():
         run(mariadb, "DROP TABLE IF EXISTS tb")

@@ -50,7 +50,7 @@ def test_odd_table_names_are_one_identifier(make_app, name):
     assert [c.count for c in app.ops.counts()] == [6]
 
 
-@pytest.mark.quick("sqlite-(per%cent|co:)|postgresql-que|mariadb-msg")
+@pytest.mark.quick("sqlite-per%cent|postgresql-que")
 @pytest.mark.requires("quotes_in_names", of='we"ird')
 @pytest.mark.parametrize(
     "name", [*NAMES, "ids", "me", "error", "mark", "rows", "at", "after", "seen"]
@@ -251,7 +251,7 @@ def test_a_look_reads_the_beginning_of_very_long_names_only(long_names):
     assert {name: size for name, size in read.items() if size > MOST_READ} == {}
 
 
-@pytest.mark.quick("mariadb")
+@pytest.mark.long
 def test_an_act_on_messages_of_an_owner_with_a_long_name_is_recorded(long_names):
     owner = "foreign consumer " * 8
     with long_names.engine.begin() as conn:

@@ -468,6 +468,7 @@ def test_a_drain_of_a_job_names_what_stands_before_its_messages(app, caplog):
     assert app.drain(job=job, linger=0).left == 0
 
 
+@pytest.mark.quick("mariadb-paused|postgresql-later|sqlite-(dead|limited|job)")
 @pytest.mark.parametrize(
     ("why", "reason", "code", "says"),
     [

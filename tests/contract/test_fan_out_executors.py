@@ -71,6 +71,7 @@ def test_a_function_that_cannot_travel_is_refused_before_anything_runs(sqlite_ap
     assert "define it at the top level of a module" in fan
 
 
+@pytest.mark.long
 def test_a_broken_executor_fails_the_try_and_no_item(sqlite_app):
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
         trying = Trying(sqlite_app, lambda ctx: ctx.fan_out(kill, [1, 2, 3], executor=executor))
@@ -85,12 +86,14 @@ def kill(n: int) -> None:
     os._exit(1)
 
 
+@pytest.mark.long
 def test_what_an_item_raises_in_a_process_is_its_failure(sqlite_app):
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
         result = run(sqlite_app, lambda ctx: ctx.fan_out(die, [1], executor=executor))
     assert result.failed[1].startswith("SystemExit: item 1 ends its process")
 
 
+@pytest.mark.long
 def test_what_cannot_travel_to_or_from_a_process_fails_its_item_alone(sqlite_app):
     errors = {
         "raises": "Odd: 17: account closed",

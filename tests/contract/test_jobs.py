@@ -999,6 +999,7 @@ def test_a_message_of_a_job_is_sent_in_a_transaction(app, at):
     assert Table(app).statuses == []
 
 
+@pytest.mark.long
 @SQLITE
 def test_a_job_that_would_wait_for_a_transaction_of_its_own_thread_is_refused(app):
     with app.engine.begin() as conn:

@@ -190,6 +190,7 @@ LOOSE = "CASE WHEN (status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none
 OPEN = "status IN (0, 1) OR status = -1 AND coalesce(error_try_times, 0) < 3"
 
 
+@pytest.mark.long
 def test_a_table_adopted_by_an_older_version_goes_on_and_is_advised(mariadb):
     """There ids were told apart byte by byte, whatever the column says."""
     make_table(mariadb, object_id="VARCHAR(40) CHARACTER SET latin1 COLLATE latin1_swedish_ci")

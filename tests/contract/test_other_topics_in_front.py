@@ -109,7 +109,7 @@ def test_a_message_that_stood_there_before_is_found_within_a_few_looks(app):
     assert [one.topic for one in found] == ["fast"]
 
 
-@pytest.mark.quick("sqlite-two")
+@pytest.mark.long
 @pytest.mark.parametrize("later", [["o1"] * 5, ["o2", "o1"] * 5], ids=["one object", "two"])
 def test_a_new_message_does_not_hide_the_head_of_its_object(app, later):
     """What is read behind the end are the followers of heads that a look reads after them."""

@@ -191,6 +191,7 @@ def test_a_partition_that_is_missing_is_told_and_those_of_different_moduli_are_a
     assert needed(App(divided.engine)) == []
 
 
+@pytest.mark.long
 def test_a_guard_that_is_not_on_all_partitions_is_refused(divided, postgresql):
     where = "(object_id) WHERE status = 1"
     run(

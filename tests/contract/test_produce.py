@@ -46,7 +46,7 @@ def test_send_in_a_session(app, table):
     assert table.column("payload") == ["1", "2", "3"]
 
 
-@pytest.mark.quick("sqlite")
+@pytest.mark.long
 def test_send_many_keeps_order_and_counts(app):
     watch = Watch()
     app.add_handler("t", watch)

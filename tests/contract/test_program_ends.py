@@ -75,7 +75,7 @@ atexit.register(lambda: setattr(threading.Thread, "start", refuse))
 }
 
 
-@pytest.mark.quick("sqlite-(an error|run)|mariadb-no thread")
+@pytest.mark.quick("sqlite-run")
 @pytest.mark.parametrize("how", ENDS)
 def test_a_program_that_ends_without_a_stop_is_stopped_in_order(database, app, table, how):
     send(app, *"abcd", payload={"sleep": 0.4})
@@ -100,6 +100,7 @@ def test_a_program_that_ends_beside_a_long_handler_says_what_it_leaves(database,
     assert f"handlers still run (messages {first}); recovery follows" in done.stderr
 
 
+@pytest.mark.long
 @SQLITE
 def test_a_handler_whose_thread_cannot_start_while_the_program_ends_does_not_cut_the_stop_off(
     database, app, table
@@ -153,6 +154,7 @@ def test_a_program_that_ends_while_its_stop_hangs_says_what_it_leaves(database, 
     assert "the stop takes too long, and the program ends" in done.stderr
 
 
+@pytest.mark.long
 @SQLITE
 def test_a_program_that_has_stopped_its_workers_ends_in_silence(database, app, table):
     send(app, "a", payload={"sleep": 0})
@@ -188,6 +190,7 @@ with app.worker(threads=1) as w:
 
 # On PostgreSQL: where a thread of the parent is within SQLite's library at the fork, the child
 # waits for a lock there without end.
+@pytest.mark.long
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("how", ["start", "run"])
 def test_a_forked_child_has_no_instance_of_its_parent_and_may_start_its_own(database, app, how):
@@ -287,7 +290,7 @@ print(os.getpid(), [code for _, code in children], report.done, report.failed, r
 """
 
 
-@pytest.mark.quick("sqlite-returns|mariadb-items$")
+@pytest.mark.quick("sqlite-returns")
 @pytest.mark.parametrize("how", FORKS)
 def test_the_child_of_a_handler_that_forks_ends_and_the_parent_goes_on(database, app, table, how):
     # Others run beside it and after it, on all connections of the parent.
@@ -305,6 +308,7 @@ def test_the_child_of_a_handler_that_forks_ends_and_the_parent_goes_on(database,
     assert leases(app) == {}
 
 
+@pytest.mark.long
 @SQLITE
 def test_a_child_of_a_handler_that_ends_itself_is_left_alone(database, app, table):
     """Also that of `multiprocessing`."""

@@ -222,6 +222,7 @@ def test_an_outcome_that_a_trigger_refuses_costs_only_that_row(app, database, ta
     assert "not this one" in (shown.last_error or "")
 
 
+@pytest.mark.long
 @pytest.mark.requires("common_sql")
 @pytest.mark.parametrize("what", ["flag", "outcome"])
 def test_a_trigger_that_writes_to_a_table_that_is_gone_costs_only_its_row(

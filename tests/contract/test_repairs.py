@@ -285,6 +285,7 @@ def content(database: Any) -> list[Any]:
     return [(int(i), obj, int(status), int(tries)) for i, obj, status, tries in found]
 
 
+@pytest.mark.quick("in a short|by case|one column|CHECKs of|text from")
 @pytest.mark.parametrize("case", PASTED)
 def test_what_is_pasted_leaves_nothing_needed_and_all_else_as_it_was(request, case):
     database = request.getfixturevalue(case.partition(":")[0])

@@ -90,7 +90,7 @@ of_each = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.quick("postgresql-(path|limit|role|by)|mariadb-(mode|shadow)|sqlite-read")
+@pytest.mark.quick("postgresql-(path|role)|mariadb-mode|sqlite-read")
 @of_each
 def test_what_a_plain_handler_leaves_in_a_session_harms_no_message(
     app: App, database: Database, elsewhere: str, what: str
@@ -118,8 +118,7 @@ def test_what_a_plain_handler_leaves_in_a_session_harms_no_message(
 
 
 @pytest.mark.quick(
-    "alone-(postgresql-(in|read)|sqlite-shadow)|group-(postgresql-by|mariadb-(mode|shadow))|"
-    "batch-(postgresql-(path|limit|role|shadow)|mariadb-read|sqlite-read)"
+    "alone-(postgresql-in|sqlite-shadow)|group-mariadb-mode|batch-(postgresql-(path|role)|sqlite-read)"
 )
 @of_each
 @pytest.mark.parametrize("how", ["alone", "group", "batch"])

@@ -197,6 +197,7 @@ def test_a_recovery_that_is_set_back_is_told_once_and_holds_up_no_other(app_with
     assert (report.left, report.exit_code) == (1, 1)
 
 
+@pytest.mark.long
 def test_a_row_that_cannot_be_released_keeps_no_instance_from_a_new_id(make_app, database):
     app = make_app()
     app.create_schema()

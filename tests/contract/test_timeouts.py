@@ -138,7 +138,7 @@ def test_a_worker_in_the_background_says_why_it_ended_and_can_be_started_again(h
     assert worker.error is None
 
 
-@pytest.mark.quick("postgresql-run")
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["run", "drain"])
 def test_instance_leaves_for_a_handler_that_hangs_and_others_recover(hangs, make_app, way):
     app, end = hangs

@@ -151,6 +151,7 @@ def lose(app: App, conn: sa.Connection) -> None:
         conn.execute(sa.select(sa.literal_column("1")))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_a_handler_that_swallows_the_end_of_its_transaction_commits_nothing(sqlite_app, kind):
     """Some errors end SQLite's whole transaction; what followed was committed with the outcome."""
@@ -271,6 +272,7 @@ def test_an_item_that_swallows_a_lost_connection_is_run_again(app):
     assert set(records(app)) == {"1"}
 
 
+@pytest.mark.long
 def test_a_transaction_that_was_not_committed_is_not_done_though_its_error_cannot_be_judged(
     sqlite, monkeypatch
 ):

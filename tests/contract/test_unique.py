@@ -430,6 +430,7 @@ def test_without_the_index_a_key_is_refused_and_doctor_tells(app, make_app):
     assert late.create_schema() == ["msgworker_message_unique"]
 
 
+@pytest.mark.long
 def test_a_table_of_an_earlier_version_takes_no_keys_until_create_schema(app, make_app):
     without_the_columns(app)
     old = make_app()
@@ -448,6 +449,7 @@ def test_a_table_of_an_earlier_version_takes_no_keys_until_create_schema(app, ma
     assert send(new) == send(new)
 
 
+@pytest.mark.long
 def test_doctor_s_statements_add_what_is_missing_of_keys(app, make_app):
     without_the_columns(app)
     found = [one for one in make_app().ops.doctor() if "unique_k" in one.text]

@@ -41,6 +41,7 @@ def commits_held_back(engine: sa.Engine) -> Iterator[None]:
         conn.exec_driver_sql("SELECT pg_advisory_unlock(42)")
 
 
+@pytest.mark.long
 def test_a_commit_that_is_still_under_way_is_waited_for(postgresql: Database, proxy: Proxy) -> None:
     """Else the handler starts again, the old commit goes through and flags the next message, and
     two handlers of one object can run. (MariaDB rolls back a waiting COMMIT without a client.)"""

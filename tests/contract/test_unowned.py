@@ -182,6 +182,7 @@ def test_a_message_that_somebody_has_locked_is_asked_for_again(seed_app, make_on
     assert [lane.row.msg_id for lane in queued(one)] == [held]
 
 
+@pytest.mark.long
 def test_a_stop_gives_back_what_nobody_is_sure_of(seed_app, make_one):
     one = make_one()
     send(seed_app, "a", "b")
@@ -194,6 +195,7 @@ def test_a_stop_gives_back_what_nobody_is_sure_of(seed_app, make_one):
     assert one.shared.in_flight.lanes == set()
 
 
+@pytest.mark.long
 def test_who_finds_another_rule_after_its_pause_gives_back_what_it_has_in_hand(seed_app, make_app):
     app, gate, running = seed_app, threading.Event(), []
 

@@ -41,7 +41,7 @@ def handles(app: App, kind: str, topic: str = "t", **more: Any) -> list[Any]:
 
 
 @pytest.mark.core
-@pytest.mark.quick
+@pytest.mark.quick("(sqlite|oracle-mariadb)-plain$|postgresql-(plain b|group)|mariadb-(tr|batch)")
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_done_is_deleted_in_order_of_each_object(app, table, kind):
     seen = handles(app, kind)
@@ -138,7 +138,7 @@ ON_DELETE = {
 }
 
 
-@pytest.mark.quick
+@pytest.mark.quick("sqlite-plain$|postgresql-tr|mariadb-group")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("database", ["sqlite", "postgresql", "mariadb"], indirect=True)
 def test_a_trigger_of_the_user_may_archive_what_is_deleted(app, table, kind):
@@ -178,6 +178,7 @@ def test_what_a_trigger_keeps_without_an_error_is_done(app, table, kind):
     assert table.rows("object_id", "status") == [("a", 2), ("a", 2)]
 
 
+@pytest.mark.long
 @pytest.mark.requires("unique_index_of_any_column")
 @pytest.mark.parametrize("kind", ["plain", "transactional", "batch"])
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
@@ -242,7 +243,7 @@ def flagged(app: App, *objects: Any, me: str = "me") -> list[int]:
 
 
 @pytest.mark.core
-@pytest.mark.quick
+@pytest.mark.quick("sqlite-True|(postgresql|oracle-mariadb)-False")
 @pytest.mark.parametrize("alone", [False, True])
 def test_a_message_that_is_no_longer_ours_is_not_deleted(app, table, alone):
     mine, theirs = flagged(app, "a")[0], flagged(app, "b", me="other")[0]

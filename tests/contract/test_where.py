@@ -269,6 +269,7 @@ def test_fan_outs_jobs_and_chains_stay_within(app):
     assert everything(app)[:-1] == before
 
 
+@pytest.mark.long
 def test_what_is_recovered_is_named_within(app):
     insert(app, status=1, claimed_by="x", tenant=8)
     insert(app, status=1, claimed_by="y")
@@ -430,6 +431,7 @@ def test_doctor_looks_at_messages_alone(app):
     assert all("tenant = 7" in text for text in found.fix)
 
 
+@pytest.mark.long
 def test_rows_of_others_are_neither_edited_nor_acknowledged(app):
     fill_with_others(app)
     insert(app, status=-1, error_try_times=3, last_error="ValueError: ours")

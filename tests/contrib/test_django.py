@@ -127,6 +127,7 @@ def test_the_test_database_can_be_dropped_at_the_end_of_the_tests(environment):
     assert told(environment, "tests")["sent"] == [1]
 
 
+@pytest.mark.long
 def test_a_wrong_handler_is_refused_where_it_stands(sqlite, environment_of):
     found = told(environment_of(sqlite), "refuse")
     assert (found["first"], found["sent"]) == ("", 1)
@@ -261,6 +262,7 @@ for fn in (lambda: url_of("memory"), lambda: url_of("none"), app):
     assert done.stderr.count("OPTIONS odd are not taken over") == 1
 
 
+@pytest.mark.long
 def test_several_hosts_of_a_database_are_taken_over_as_libpq_takes_them():
     script = """
 from django.conf import settings

@@ -185,6 +185,7 @@ print(said)
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_does_not_hold_the_lease(near):
     script = FORKED.replace("print(said)", "print(said, flush=True)")

@@ -200,7 +200,7 @@ OBJECTS: dict[str, tuple[Any, ...]] = {
 }
 
 
-@pytest.mark.quick("BIGINT|DECIMAL|sqlite")
+@pytest.mark.quick("mariadb-BIG|postgresql-DEC|sqlite-VAR")
 @pytest.mark.parametrize("objects", OBJECTS)
 def test_each_object_that_is_sent_is_in_a_shard(database, make_app, locks, objects):
     app = own_table(make_app, database.name, objects, "SMALLINT")
@@ -210,7 +210,7 @@ def test_each_object_that_is_sent_is_in_a_shard(database, make_app, locks, objec
     assert (report.done, report.left) == (len(OBJECTS[objects]), 0)
 
 
-@pytest.mark.quick("Partitions-SMALLINT|DECIMAL")  # which has what BIGINT has
+@pytest.mark.quick("(sqlite-Par|postgresql-Seg|mariadb-Par).*DECIMAL")  # has what BIGINT has
 @pytest.mark.parametrize("shard", ["SMALLINT", "BIGINT", "DECIMAL(22, 2)"])
 @pytest.mark.parametrize("kind", [Partitions, Segments])
 def test_a_number_that_send_does_not_write_is_in_the_shard_of_its_remainder(

@@ -203,6 +203,7 @@ def _advance(conn: Any, t: Any, params: dict[str, Any]) -> Any:
     return conn.execute(done.advance(t), params)
 
 
+@pytest.mark.long
 def test_hot_statements_use_the_indexes_of_partitions(postgresql):
     """Four indexes are looked into for a message only where a table is larger."""
     with postgresql.engine().begin() as conn:

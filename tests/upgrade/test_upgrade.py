@@ -42,7 +42,7 @@ def test_the_newest_version_that_is_kept_is_the_schema_of_today(name: str) -> No
     assert sorted(kept.COMMITS) == [one.number for one in VERSIONS] == [*range(1, NEWEST + 1)]
 
 
-@pytest.mark.quick("sqlite-7$|postgresql-1$|mariadb-3$")
+@pytest.mark.quick("sqlite-7$|postgresql-1$")
 @pytest.mark.parametrize("version", kept.COMMITS)
 def test_an_upgrade_makes_what_a_new_database_has_and_keeps_all_rows(
     database: Any, make_app: Callable[..., App], version: int
@@ -90,7 +90,7 @@ def test_tables_are_made_from_nothing_as_create_schema_makes_them(
     assert app.upgrade_schema().steps == ()
 
 
-@pytest.mark.quick("postgresql-4|sqlite-12|mariadb-15")
+@pytest.mark.quick("mariadb-15")
 @pytest.mark.parametrize("ends_after", [1, 4, 12, 15])
 def test_an_upgrade_that_ended_in_the_middle_goes_on(
     database: Any, make_app: Callable[..., App], ends_after: int
@@ -267,6 +267,7 @@ def test_doctor_names_both_versions(database: Any, make_app: Callable[..., App])
     )
 
 
+@pytest.mark.long
 def test_an_index_whose_creation_was_interrupted_is_made_anew(
     postgresql: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,6 +90,7 @@ def test_a_process_whose_threads_all_hang_is_not_healthy(
     site.close()
 
 
+@pytest.mark.long
 def test_a_dashboard_whose_database_hangs_ends_in_time(
     postgresql: Any, proxy: Proxy, tmp_path: Any
 ) -> None:

@@ -124,6 +124,7 @@ def test_a_viewer_of_a_topic_sees_no_button(sqlite_app: App, visit: Any) -> None
     assert page.tree.all("a", **{"class": "button"}) == []
 
 
+@pytest.mark.long
 def test_a_topic_of_any_name_has_a_page_and_links_to_it(
     sqlite_app: App, ann: Browser, subtests: Any
 ) -> None:

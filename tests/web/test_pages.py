@@ -39,7 +39,7 @@ MOST_OF_DOCTOR = 400
 SAME = 1
 
 
-@pytest.mark.quick("^0$")
+@pytest.mark.long
 @pytest.mark.parametrize("number", range(len(XSS)))
 def test_no_text_becomes_an_element_or_an_attribute(
     scratch_app: Callable[[], App], number: int
@@ -90,6 +90,7 @@ def followed(ann: Browser) -> set[str]:
     return seen
 
 
+@pytest.mark.long
 def test_no_page_sends_more_than_a_bounded_number_of_statements(
     sqlite_app: App, ann: Browser
 ) -> None:
@@ -141,6 +142,7 @@ def test_without_the_tables_that_every_page_needs_each_says_what_to_do(
 CANARY = "canary-7f3a"
 
 
+@pytest.mark.long
 def test_a_secret_is_nowhere_but_in_the_payload_that_was_asked_for(
     sqlite_app: App, visit: Any
 ) -> None:
