@@ -101,7 +101,10 @@ def test_a_payload_is_shown_only_on_request_and_without_what_is_hidden(app, clie
     shown = client.get(f"/messages/{msg_id}?payload=1").json()
     assert json.loads(shown["message"]["payload"]) == {"iban": "***", "n": 1}
     assert shown["place"]["head"] == msg_id
-    assert "DE00" not in client.get(f"/messages/{msg_id}/explain").text
+    (behind,) = send(app, "a", payload="DE00")
+    assert client.get(f"/messages/{behind}/explain").json()["behind"]["message"]["msg_id"] == msg_id
+    for one in (msg_id, behind):
+        assert "DE00" not in client.get(f"/messages/{one}/explain").text
     assert client.get(f"/messages/{msg_id}/attempts").json()["items"] == []
     assert client.get(f"/messages/{msg_id}/items?payload=1").json()["items"] == []
     (msg_id,) = send(app, "a", payload="x" * 10_000)

@@ -113,8 +113,9 @@ NOT_HANDED_ON = {
 }
 
 
+@pytest.mark.parametrize("number", ["7", "0"])
 @pytest.mark.parametrize("command", ["run", "drain"])
-def test_children_get_every_flag_of_the_parent(folder: Path, command: str) -> None:
+def test_children_get_every_flag_of_the_parent(folder: Path, command: str, number: str) -> None:
     """What is given to the parent by a flag, and could be forgotten for its children."""
     found = main.get_command(click.Context(main), command)  # type: ignore[attr-defined]
     flags = [one.name for one in found.params if one.name in SETTINGS]
@@ -122,7 +123,7 @@ def test_children_get_every_flag_of_the_parent(folder: Path, command: str) -> No
     assert others <= NOT_HANDED_ON, "hand it on in child_arguments, and name it here"
     odd = {"topics": ("a", "b"), "scope": "instance:a", "locks": "redis://h", "log_level": "debug"}
     odd |= {"log_format": "json", "metrics_file": "m.prom", "metrics_host": "::1"}
-    chosen = {name: odd.get(name, "7") for name in flags}
+    chosen = {name: odd.get(name, number if SETTINGS[name].least == 0 else "7") for name in flags}
     conf = load(chosen)
     call = Call(click.Context(found), {"app_ref": "crm:app", **chosen})
     arguments = child_arguments(command, call, quiet=False)

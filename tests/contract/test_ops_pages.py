@@ -298,11 +298,11 @@ def test_groups_are_paged_and_filtered_by_topic_and_time(app):
 
 def test_lanes_are_paged_by_object(app, monkeypatch):
     put(app, *((name, NEW) for name in "cab" for _ in range(3)), ("d", DONE), (None, NEW))
-    for scan in (100, 4):
+    for scan, limit in ((100, 2), (4, 2), (4, 5)):  # the last: of a page with fewer than the limit
         monkeypatch.setattr(bounded, "OPEN_SCAN", scan)
         found, after = [], None
         while True:
-            page = app.ops.lanes(by="object", limit=2, after=after)
+            page = app.ops.lanes(by="object", limit=limit, after=after)
             found += [(lane.object_id, lane.behind) for lane in page]
             after = page.next_after
             if after is None:
