@@ -19,7 +19,7 @@ from proof.simulation.schedule import Schedule, search_seeds, world_for
 from proof.simulation.strands import PRODUCT, Gone, replaced_in
 from proof.simulation.world import Act
 
-SCHEDULES = 80
+SCHEDULES = 60
 LONG_SCHEDULES = 6_000
 SEED = int(os.environ.get("MSGWORKER_TEST_SEED", "0"))
 """The long test of each seed has schedules of its own."""
