@@ -964,12 +964,27 @@ WHERE msgworker_message.mw_open_object IN (/* each of objects */) AND msgworker_
     NULL ORDER BY msgworker_message.msg_id;
 
 -- deal: Give messages that still have no flag this one; how many that were
+SELECT msgworker_message.msg_id
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND (msgworker_message.status = 0 OR
+    msgworker_message.status = -1 AND coalesce(msgworker_message.error_try_times, 0) < 3) AND
+    msgworker_message.instance_type IS NULL FOR UPDATE SKIP LOCKED;
 UPDATE msgworker_message SET instance_type=%s WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND
     (msgworker_message.status = 0 OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.instance_type IS NULL;
+SELECT msgworker_message.msg_id
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND (msgworker_message.status = 0 OR
+    msgworker_message.status = -1 AND coalesce(msgworker_message.error_try_times, 0) < 3) AND
+    msgworker_message.instance_type IS NULL FOR UPDATE SKIP LOCKED;
 UPDATE msgworker_message SET instance_type=%s WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND
     (msgworker_message.status = 0 OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.instance_type IS NULL;
+SELECT msgworker_message.msg_id
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND (msgworker_message.status = 0 OR
+    msgworker_message.status = -1 AND coalesce(msgworker_message.error_try_times, 0) < 3) AND
+    msgworker_message.instance_type IS NULL FOR UPDATE SKIP LOCKED;
 UPDATE msgworker_message SET instance_type=%s WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND
     (msgworker_message.status = 0 OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.instance_type IS NULL;
@@ -981,6 +996,11 @@ WHERE msgworker_message.instance_type = %s AND msgworker_message.mw_open_object 
     (msgworker_message.status = 0 OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3)
  LIMIT %s;
+SELECT msgworker_message.msg_id
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND (msgworker_message.status = 0 OR
+    msgworker_message.status = -1 AND coalesce(msgworker_message.error_try_times, 0) < 3) AND
+    msgworker_message.instance_type = %s FOR UPDATE SKIP LOCKED;
 UPDATE msgworker_message SET instance_type=%s WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND
     (msgworker_message.status = 0 OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.instance_type = %s;

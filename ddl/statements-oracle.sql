@@ -1363,18 +1363,43 @@ WHERE CASE WHEN (msgworker_message.status IN (0, 1) OR msgworker_message.status 
     objects */) AND msgworker_message.instance_type IS NOT NULL ORDER BY msgworker_message.msg_id;
 
 -- deal: Give messages that still have no flag this one; how many that were
+SELECT msgworker_message.msg_id
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND (msgworker_message.status = 0 OR
+    msgworker_message.status = -1 AND coalesce(msgworker_message.error_try_times, 0) < 3) AND
+    msgworker_message.instance_type IS NULL FOR UPDATE SKIP LOCKED;
 UPDATE msgworker_message SET instance_type=:instance_type WHERE msgworker_message.msg_id IN (/* each of mw_ids
     */) AND (msgworker_message.status = 0 OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.instance_type IS NULL;
+SELECT msgworker_message.msg_id
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND (msgworker_message.status = 0 OR
+    msgworker_message.status = -1 AND coalesce(msgworker_message.error_try_times, 0) < 3) AND
+    msgworker_message.instance_type IS NULL FOR UPDATE SKIP LOCKED;
 UPDATE msgworker_message SET instance_type=:instance_type WHERE msgworker_message.msg_id IN (/* each of mw_ids
     */) AND (msgworker_message.status = 0 OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.instance_type IS NULL;
+SELECT msgworker_message.msg_id
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND (msgworker_message.status = 0 OR
+    msgworker_message.status = -1 AND coalesce(msgworker_message.error_try_times, 0) < 3) AND
+    msgworker_message.instance_type IS NULL FOR UPDATE SKIP LOCKED;
 UPDATE msgworker_message SET instance_type=:instance_type WHERE msgworker_message.msg_id IN (/* each of mw_ids
     */) AND (msgworker_message.status = 0 OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.instance_type IS NULL;
+SELECT msgworker_message.msg_id
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND (msgworker_message.status = 0 OR
+    msgworker_message.status = -1 AND coalesce(msgworker_message.error_try_times, 0) < 3) AND
+    msgworker_message.instance_type IS NULL FOR UPDATE SKIP LOCKED;
 UPDATE msgworker_message SET instance_type=:instance_type WHERE msgworker_message.msg_id IN (/* each of mw_ids
     */) AND (msgworker_message.status = 0 OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.instance_type IS NULL;
+SELECT msgworker_message.msg_id
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND (msgworker_message.status = 0 OR
+    msgworker_message.status = -1 AND coalesce(msgworker_message.error_try_times, 0) < 3) AND
+    msgworker_message.instance_type IS NULL FOR UPDATE SKIP LOCKED;
 UPDATE msgworker_message SET instance_type=:instance_type WHERE msgworker_message.msg_id IN (/* each of mw_ids
     */) AND (msgworker_message.status = 0 OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.instance_type IS NULL;
@@ -1390,6 +1415,11 @@ WHERE CASE WHEN (msgworker_message.status IN (0, 1) OR msgworker_message.status 
     (msgworker_message.status = 0 OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3)
  FETCH FIRST 1000 ROWS ONLY;
+SELECT msgworker_message.msg_id
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND (msgworker_message.status = 0 OR
+    msgworker_message.status = -1 AND coalesce(msgworker_message.error_try_times, 0) < 3) AND
+    msgworker_message.instance_type = :instance_type_1 FOR UPDATE SKIP LOCKED;
 UPDATE msgworker_message SET instance_type=:instance_type WHERE msgworker_message.msg_id IN (/* each of mw_ids
     */) AND (msgworker_message.status = 0 OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.instance_type = :instance_type_1;

@@ -1153,6 +1153,12 @@ WHERE msgworker_message.object_id IN (__[POSTCOMPILE_objects~~~~REPL~~~~]) AND (
     msgworker_message.instance_type IS NOT NULL ORDER BY msgworker_message.msg_id;
 
 -- deal: Give messages that still have no flag this one; how many that were
+SELECT msgworker_message.msg_id
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND (msgworker_message.status > -1 AND
+    msgworker_message.status < 1 OR msgworker_message.status > -2 AND msgworker_message.status < 0 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.instance_type IS NULL FOR UPDATE
+    SKIP LOCKED;
 UPDATE msgworker_message SET instance_type=%(instance_type)s::VARCHAR WHERE msgworker_message.msg_id IN (/*
     each of mw_ids */) AND (msgworker_message.status > -1 AND msgworker_message.status < 1 OR
     msgworker_message.status > -2 AND msgworker_message.status < 0 AND
@@ -1167,6 +1173,12 @@ WHERE msgworker_message.instance_type = %(instance_type_1)s::VARCHAR AND CASE WH
     msgworker_message.status < 1 OR msgworker_message.status > -2 AND msgworker_message.status < 0 AND
     coalesce(msgworker_message.error_try_times, 0) < 3)
  LIMIT %(param_1)s::INTEGER;
+SELECT msgworker_message.msg_id
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND (msgworker_message.status > -1 AND
+    msgworker_message.status < 1 OR msgworker_message.status > -2 AND msgworker_message.status < 0 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.instance_type =
+    %(instance_type_1)s::VARCHAR FOR UPDATE SKIP LOCKED;
 UPDATE msgworker_message SET instance_type=%(instance_type)s::VARCHAR WHERE msgworker_message.msg_id IN (/*
     each of mw_ids */) AND (msgworker_message.status > -1 AND msgworker_message.status < 1 OR
     msgworker_message.status > -2 AND msgworker_message.status < 0 AND

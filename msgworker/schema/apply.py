@@ -117,6 +117,7 @@ def create(
     Raises SchemaError if the guard index cannot be built because an object has two running rows.
     """
     describe.check_names(spec, database)
+    _refuse_translation(engine)
     of(engine).set_up(engine)
     before: set[str] = set()
     as_is = None
@@ -173,6 +174,16 @@ def create_locks(engine: Engine, t: Tables) -> list[str]:
             return _at_once(sa.inspect(conn), t, [LOCK.of(t)])
 
     return _make(engine, t, missing(), missing, {LOCK.of(t).name})
+
+
+def _refuse_translation(target: Engine | Connection) -> None:
+    """Tables are made by texts, in which SQLAlchemy replaces no schema."""
+    if target.get_execution_options().get("schema_translate_map"):
+        raise SchemaError(
+            "nothing was made: the engine replaces schemas (schema_translate_map), and the tables "
+            "would be made in another one than is used. Make them by an App on an engine without "
+            'it, whose table names the schema: MessageTable("crm.msgworker_message")'
+        )
 
 
 def _at_once(inspector: Inspector, t: Tables, tables: Sequence[sa.Table]) -> list[Step]:
@@ -311,6 +322,7 @@ def upgrade(
             return plan(looking, spec, database, message_table=message_table, new=new)
 
     new: set[str] = set()
+    _refuse_translation(conn or engine)
     if conn is None:
         of(engine).set_up(engine)
     with of(engine).in_turn(engine, f"msgworker upgrade {spec.schema or ''}"):

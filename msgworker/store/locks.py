@@ -250,6 +250,12 @@ def _write(
 ) -> int:
     c = t.cols()
     whose: Any = c.instance_type
-    change = sa.update(t.message).where(t.among(c.msg_id), t.claimable(c), whose == seen)
-    change = change.values(t.values(instance_type=flag))
-    return sum(conn.execute(change, {"mw_ids": some}).rowcount for some in t.portions(ids))
+    which = (t.among(c.msg_id), t.claimable(c), whose == seen)
+    change = sa.update(t.message).where(*which).values(t.values(instance_type=flag))
+    count = 0
+    for some in t.portions(ids):
+        if t.database.skip_locked:  # what another program has locked is left for later
+            free = sa.select(c.msg_id).where(*which).with_for_update(skip_locked=True)
+            some = list(conn.scalars(free, {"mw_ids": some}))
+        count += conn.execute(change, {"mw_ids": some}).rowcount
+    return count

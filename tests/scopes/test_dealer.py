@@ -7,6 +7,7 @@ import time
 from collections import Counter
 
 import pytest
+import sqlalchemy as sa
 
 from msgworker import MessageTable
 from msgworker.coordination import DatabaseLocks, Dealer, Instance, LeaseBusy, hold
@@ -50,6 +51,19 @@ def test_what_is_finished_or_runs_is_left_alone(app):
     table.edit(table.where(msg_id=ids[1]), status=1)
     assert Dealer(app, ["asA"]).deal_once() == 1
     assert table.column("instance_type") == [None, None, "asA"]
+
+
+@pytest.mark.requires("row_locks")
+def test_what_another_program_has_locked_is_dealt_later(app):
+    ids = send(app, "a", "b", "c")
+    table = Table(app)
+    table.edit(table.where(msg_id=ids[2]), instance_type="gone")
+    dealer, t = Dealer(app, ["asA"]), app.tables.message
+    with app.engine.begin() as other:
+        other.execute(sa.update(t).where(t.c.msg_id != ids[1]).values(topic="u"))
+        assert dealer.deal_once() == 1
+    assert table.column("instance_type") == [None, "asA", "gone"]
+    assert dealer.deal_once() == 2
 
 
 def test_what_a_flag_without_an_instance_has_left_is_dealt_again(app):

@@ -174,7 +174,7 @@ def _query(alias: str, given: Mapping[str, Any], known: tuple[str, ...]) -> dict
     options = dict(given.get("OPTIONS") or {})
     if left := sorted(set(options) - set(known) - _OF_DJANGO):
         _warn_once(alias, ", ".join(left))
-    return {name: options[name] for name in known if name in options}
+    return {name: options[name] for name in known if options.get(name) is not None}
 
 
 @functools.cache
