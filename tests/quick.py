@@ -1,6 +1,6 @@
 """What `make test` leaves to `make proof`, and what of that the CI takes each day.
 
-A test of several databases is quick on one of them, each test on another: two of three on SQLite,
+A test of several databases is quick on one of them, each test on another: five of six on SQLite,
 where it takes half the time. One with parameters is quick with each of them: with one on
 PostgreSQL, one on MariaDB and the others on SQLite. Only what decides between databases, and the
 crash tests, are quick on all (ON_ALL). A mark at the test says otherwise:
