@@ -51,8 +51,8 @@ if TYPE_CHECKING:  # a caller with a Session has imported the ORM
     from msgworker.ops import Ops
     from msgworker.schema.apply import Plan, Step
     from msgworker.schema.known import KnownTables
+    from msgworker.web.access import RoleName
     from msgworker.web.application import Dashboard
-    from msgworker.web.sessions import RoleName
 from msgworker import producing
 
 E = TypeVar("E", bound="Event")

@@ -20,7 +20,7 @@ from msgworker.message import State, StateName
 from msgworker.producing import AllSendOptions, ManyOptions
 from msgworker.table.columns import COLUMNS, Cols, Columns
 from msgworker.table.spec import MessageTable
-from msgworker.web.sessions import Role, RoleName
+from msgworker.web.access import Role, RoleName
 from tests import keywords
 
 ROOT = Path(__file__).parents[1]

@@ -7,8 +7,8 @@ application  the options of `App.web`, the routes, the guards around them; probe
 guard        what every request passes: headers, hosts, bodies, authentication, and the proof that
              a write is of our own page
 forms        fields of forms, and the messages that they choose
-access       who may see and who may act: this machine, tokens, a proxy, a callable
-sessions     tokens and roles, the cookie of a browser, the token of its forms
+access       who may see and who may act: this machine, tokens and roles, a proxy, a callable; the
+             cookie of a browser, the token of its forms
 site         what routes work with: templates, reads, live sections, errors
 threads      reads in threads with a deadline, which viewers share; writes that pages have asked for
 pages        the pages, and the numbers beside their names

@@ -21,8 +21,7 @@ from msgworker.errors import ConfigError
 from msgworker.logs import logger
 from msgworker.metrics import need
 from msgworker.web import access, api, guard, pages, shown
-from msgworker.web.access import Asking, Door, Local
-from msgworker.web.sessions import Role, Sessions
+from msgworker.web.access import Asking, Door, Local, Role, Sessions
 from msgworker.web.site import DEADLINE_SECONDS, PAGES, DashboardOptions, Site
 
 if TYPE_CHECKING:

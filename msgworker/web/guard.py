@@ -17,9 +17,8 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from msgworker.logs import logger
-from msgworker.web.access import Role, Viewer, forwarded_for, is_address, is_of
+from msgworker.web.access import Role, Session, Sessions, Viewer, forwarded_for, is_address, is_of
 from msgworker.web.forms import form_of
-from msgworker.web.sessions import Session, Sessions
 from msgworker.web.site import Site, route_of, set_cookie, wants_html
 
 MOST_BODY = 64 * 1024

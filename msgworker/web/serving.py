@@ -19,9 +19,8 @@ from msgworker.coordination.centres import DATABASE, check_centre
 from msgworker.errors import ConfigError
 from msgworker.instance.stop import asking
 from msgworker.logs import logger
-from msgworker.web import access, sessions
-from msgworker.web.access import Door
-from msgworker.web.sessions import Role
+from msgworker.web import access
+from msgworker.web.access import Door, Role
 
 if TYPE_CHECKING:
     from msgworker import App
@@ -56,7 +55,7 @@ def dashboard_for(
     if isinstance(door, access.Local) and not access.is_loopback(host):
         raise ConfigError(
             f"--host {host} can be reached from other machines, and there is no authentication: "
-            f"set {sessions.TOKEN_VARIABLE}, or give --token-file FILE, or --trusted-proxy-header "
+            f"set {access.TOKEN_VARIABLE}, or give --token-file FILE, or --trusted-proxy-header "
             "NAME with --trusted-proxy ADDRESS; or leave --host at 127.0.0.1"
         )
     hosts = list(conf["web_allowed_hosts"])
@@ -86,9 +85,9 @@ def door_for(conf: Mapping[str, Any], environ: Mapping[str, str]) -> Door:
     """The authentication that settings ask for; raises ConfigError."""
     role = Role.of(conf["web_role"])
     file, header = conf["web_token_file"], conf["web_trusted_proxy_header"]
-    found = sessions.tokens_from(environ)
+    found = access.tokens_from(environ)
     if file is not None:
-        found = sessions.checked([*found, *sessions.read_tokens(file)], f"--token-file {file}")
+        found = access.checked([*found, *access.read_tokens(file)], f"--token-file {file}")
     if header is not None and found:
         raise ConfigError("give tokens or --trusted-proxy-header, not both")
     if header is not None:

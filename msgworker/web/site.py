@@ -35,8 +35,17 @@ from msgworker.ops import Ops
 from msgworker.queries.counts import Overview
 from msgworker.store.bounded import Capped
 from msgworker.web import shown, threads
-from msgworker.web.access import Door, Network, Viewer, client_of
-from msgworker.web.sessions import Role, Session, Sessions, cookies_of, is_secure
+from msgworker.web.access import (
+    Door,
+    Network,
+    Role,
+    Session,
+    Sessions,
+    Viewer,
+    client_of,
+    cookies_of,
+    is_secure,
+)
 
 if TYPE_CHECKING:
     from msgworker import App

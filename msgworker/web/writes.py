@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from msgworker.config import id_of
 from msgworker.ops import Ops
 from msgworker.ops.results import Repaired
-from msgworker.web.sessions import Role
+from msgworker.web.access import Role
 
 
 @dataclass(slots=True, kw_only=True)

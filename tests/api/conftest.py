@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from msgworker import App
-from msgworker.web import access, sessions
+from msgworker.web import access
 from msgworker.web.application import dashboard
 
 TOKENS = {role: f"{role}-" + "x" * 40 for role in ("viewer", "operator", "admin")}
@@ -18,7 +18,7 @@ TOKENS = {role: f"{role}-" + "x" * 40 for role in ("viewer", "operator", "admin"
 def dashboard_of(app: App, **options: Any) -> Any:
     """The ASGI application, which knows a token of each role."""
     entries = [
-        sessions.entry(token, "a test", name=f"anna-{role}", role=sessions.Role.of(role))
+        access.entry(token, "a test", name=f"anna-{role}", role=access.Role.of(role))
         for role, token in TOKENS.items()
     ]
     options = {"actions": True, "redact": ["**.iban"]} | options

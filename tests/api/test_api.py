@@ -13,8 +13,8 @@ import sqlalchemy as sa
 
 from msgworker import App
 from msgworker.store import audit, bounded
+from msgworker.web.access import Role
 from msgworker.web.api import ENDPOINTS, document, messages, operations
-from msgworker.web.sessions import Role
 from tests.api.conftest import client_of
 from tests.support.ops import DONE, FAILED, NEW, put
 from tests.support.rows import edit, send

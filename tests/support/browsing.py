@@ -11,8 +11,7 @@ from urllib.parse import unquote, urlsplit
 from starlette.testclient import TestClient
 
 from msgworker import App
-from msgworker.web.access import Viewer
-from msgworker.web.sessions import Role
+from msgworker.web.access import Role, Viewer
 
 VOID = frozenset(["meta", "link", "input", "br", "img", "hr"])
 HOST = "dashboard.test"

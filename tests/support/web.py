@@ -65,12 +65,12 @@ def browse(app: App, **options: Any) -> Browser:
 
 def dashboard_with(app: App, *lines: str, **options: Any) -> Dashboard:
     """A dashboard for those who have a token: lines of a token file, or TOKEN alone."""
-    from msgworker.web import access, application, sessions
+    from msgworker.web import access, application
 
     entries = [
-        sessions.entry(words[-1], "test", name=words[0], role=sessions.Role.of(words[1]))
+        access.entry(words[-1], "test", name=words[0], role=access.Role.of(words[1]))
         if len(words) == 3
-        else sessions.entry(words[0], "test")
+        else access.entry(words[0], "test")
         for words in map(str.split, lines or (TOKEN,))
     ]
     return application.dashboard(app, auth=access.Tokens(tuple(entries)), **options)

@@ -20,8 +20,7 @@ from typing import Any
 import uvicorn
 
 from msgworker import App, MessageTable
-from msgworker.web.access import Tokens, Viewer
-from msgworker.web.sessions import Role, entry
+from msgworker.web.access import Role, Tokens, Viewer, entry
 from tests.support.ops import NEW, put
 from tests.web.chromium import opened
 from tests.web.sample import sample

@@ -16,9 +16,8 @@ from starlette.requests import HTTPConnection
 from msgworker import App
 from msgworker.errors import ConfigError
 from msgworker.web import access, serving
-from msgworker.web import sessions as tokens
-from msgworker.web.access import Viewer
-from msgworker.web.sessions import Role, Sessions, entry
+from msgworker.web import access as tokens
+from msgworker.web.access import Role, Sessions, Viewer, entry
 from tests.support.web import HERE, TOKEN, Browser, Page, browse, dashboard_with
 
 OTHER = "another-token-of-the-tests"
@@ -431,7 +430,7 @@ def test_two_dashboards_on_one_host_have_a_session_each(sqlite_app: App) -> None
 
 
 def test_many_log_outs_of_one_end_no_session_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("msgworker.web.sessions.MOST_ENDED", 3)
+    monkeypatch.setattr("msgworker.web.access.MOST_ENDED", 3)
     ann, bob = (entry(name * 20, "test", name=name) for name in ("ann", "bob"))
     sessions = Sessions()
     before, kept = sessions.begin(ann), sessions.begin(bob)

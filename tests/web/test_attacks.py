@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from msgworker import App, __version__
 from msgworker.doctor import structure
 from msgworker.web import application, shown
+from msgworker.web.access import Role
 from msgworker.web.api import ENDPOINTS
-from msgworker.web.sessions import Role
 from msgworker.web.shown import Redaction
 from msgworker.web.writes import ON_THINGS
 from tests.support.ops import FAILED, put

@@ -10,8 +10,7 @@ import pytest
 
 from msgworker import App
 from msgworker.web import site
-from msgworker.web.access import Tokens
-from msgworker.web.sessions import entry
+from msgworker.web.access import Tokens, entry
 from tests.support.leases import dead_holds
 from tests.support.ops import DONE, FAILED, RUNNING, many_dead, put
 from tests.support.rows import Table

@@ -9,8 +9,7 @@ import pytest
 
 from msgworker import App
 from msgworker.web import site
-from msgworker.web.access import Viewer
-from msgworker.web.sessions import Role
+from msgworker.web.access import Role, Viewer
 from msgworker.web.site import Site
 from tests.support.web import Browser, statements
 

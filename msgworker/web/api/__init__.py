@@ -1,7 +1,7 @@
 """The JSON API, `/api/v1`: all of it goes through `app.ops`.
 
 calling    from a request to a call, and from a value to an answer; problems, keys of writes
-overview, messages, operations   the resources
+messages, operations   the resources
 document   the OpenAPI document, from the endpoints of the resources
 """
 
@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from msgworker.web.api import messages, operations, overview  # noqa: F401 - they add ENDPOINTS
+from msgworker.web.api import messages, operations  # noqa: F401 - they add ENDPOINTS
 from msgworker.web.api.calling import ENDPOINTS, answer_of
 
 __all__ = ["ENDPOINTS", "routes"]

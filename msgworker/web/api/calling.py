@@ -28,8 +28,7 @@ from msgworker.ops.results import Progress, Repaired
 from msgworker.payload import decode, decode_exactly, shown
 from msgworker.store.audit import Operation
 from msgworker.store.bounded import LEAST, MOST, Found, cursor_place, cursor_text
-from msgworker.web.access import client_of
-from msgworker.web.sessions import Role
+from msgworker.web.access import Role, client_of
 from msgworker.web.shown import STATUS
 from msgworker.web.site import Site, site_of
 

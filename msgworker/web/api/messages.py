@@ -14,10 +14,10 @@ from msgworker.queries.messages import MessageInfo
 from msgworker.store.items import ItemInfo
 from msgworker.store.tries import Try
 from msgworker.web import shown
+from msgworker.web.access import Role
 from msgworker.web.api import calling
 from msgworker.web.api.calling import ApiCall, Page, Wrong, endpoint, page_of
 from msgworker.web.api.operations import lasting
-from msgworker.web.sessions import Role
 from msgworker.web.site import COUNTED, Site, or_404
 from msgworker.web.writes import CHANGES, EDIT, Change
 

@@ -22,8 +22,8 @@ from msgworker.ops.results import ADVICE, OnProgress, Repaired, Why
 from msgworker.payload import decode_exactly, pretty
 from msgworker.queries.messages import MessageInfo
 from msgworker.web import forms, shown
+from msgworker.web.access import Role
 from msgworker.web.forms import Chosen, whole
-from msgworker.web.sessions import Role
 from msgworker.web.site import COUNTED, Refused, Site, or_404, or_refused, page, site_of
 from msgworker.web.threads import RunningWrite, Work
 from msgworker.web.writes import CHANGES, EDIT, ON_THINGS, Change, OnThing

@@ -27,8 +27,8 @@ from msgworker.store.bounded import Capped, Found
 from msgworker.store.items import ItemState
 from msgworker.store.tries import Kind
 from msgworker.web import shown
+from msgworker.web.access import Role
 from msgworker.web.forms import SPANS, Chosen
-from msgworker.web.sessions import Role
 from msgworker.web.site import Refused, Site, or_404, or_missing, page, paged
 from msgworker.web.writes import CHANGES, EDIT, Write
 
