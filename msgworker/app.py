@@ -414,10 +414,8 @@ class App(Declaring):
         connection = producing.connection_of(conn, self.engine)
         tables = self._known.read(TABLES_SECONDS)
         self._refuse_topic(tables, topic)
-        seconds, rank = (
-            producing.seconds_of(delay, at, tables),
-            producing.checked_priority(priority, tables),
-        )
+        seconds = producing.seconds_of(delay, at, tables)
+        rank = producing.checked_priority(priority, tables)
         rule = producing.checked_unique(unique, on_duplicate)
         job_id = None if job is None else producing.into_job(connection, tables, job)
         with self._tracer.sending(topic) as sending:

@@ -284,10 +284,8 @@ def _ways_out(hold: Hold) -> Iterator[tuple[str, str]]:
         topic = "" if hold.topic is None else f" that handles {output.safe(hold.topic)}"
         yield "run", f"start an instance{topic}, or drain with it"
     elif hold.why is Waits.PAUSED and hold.topic is not None:
-        yield (
-            f"resume {shlex.quote(output.safe(hold.topic))}",
-            "let the handlers of its topic start again",
-        )
+        topic = shlex.quote(output.safe(hold.topic))
+        yield f"resume {topic}", "let the handlers of its topic start again"
     elif hold.why in (Waits.PAUSED, Waits.NOBODY):
         yield f"explain {hold.msg_id}", "what message they wait for"
     elif hold.why is Waits.DEAD and not hold.ours:

@@ -227,11 +227,8 @@ def _ours(engine: sa.Engine, given: bool) -> sa.Engine:
 def _name_unkept(context: Any) -> None:
     # What is stored is escaped or refused before; what is asked for, and names, are not.
     error, conn = context.original_exception, context.connection
-    if (
-        isinstance(error, UnicodeEncodeError)
-        and conn is not None
-        and connections.is_ours_alone(conn)
-    ):
+    odd = isinstance(error, UnicodeEncodeError) and conn is not None
+    if odd and connections.is_ours_alone(conn):
         part = error.object[error.start : error.end]
         raise ConfigError(
             f"the database has no characters for {part!r:.60}; nothing there has them"

@@ -469,11 +469,8 @@ def not_stored(p: Subject) -> list[Finding]:
     found = []
     for column in p.least.message.c:
         computed = (p.columns.get(column.name) or {}).get("computed")
-        if (
-            difference.is_generated(column)
-            and computed is not None
-            and not computed.get("persisted")
-        ):
+        made = difference.is_generated(column) and computed is not None
+        if made and not computed.get("persisted"):
             found.append(column)
     if not found:
         return []

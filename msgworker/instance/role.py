@@ -283,14 +283,12 @@ class Role:
         except BaseException as error:
             self.failed(error)
             pause = self.outage.failed(error)
-            if (
-                errors.trouble(error) is Trouble.OTHER
-                and errors.reason_of(error) != self._logged_error
-            ):
-                self._logged_error = errors.reason_of(error)  # a repeated error is logged once
+            reason = errors.reason_of(error)
+            if errors.trouble(error) is Trouble.OTHER and reason != self._logged_error:
+                self._logged_error = reason  # a repeated error is logged once
                 plain = errors.shows_a_row(error) or (self._aside and isinstance(error, DBAPIError))
                 shown = None if plain else error
-                why = "unexpected error; continuing" if shown else errors.reason_of(error)
+                why = "unexpected error; continuing" if shown else reason
                 self.log.error("%s: %s", self.name, why, exc_info=shown)
             return pause
         finally:

@@ -278,8 +278,7 @@ def _is_head(t: Tables, c: Cols) -> list[ColumnElement[bool]]:
 
 
 _ID, _TRIES = (
-    1 + rows.Row._fields.index("msg_id"),
-    1 + rows.Row._fields.index("tries"),
+    1 + rows.Row._fields.index(name) for name in ("msg_id", "tries")
 )  # behind the status
 
 

@@ -97,10 +97,8 @@ class CaseIndexes(tables.Tables):
         return (self.failed_key(c),)
 
     def _open_case(self, c: columns.Cols) -> ColumnElement[Any]:
-        none = sa.case(
-            (self.running(c), tables.text_lit(columns.NO_OBJECT_RUNNING)),
-            else_=tables.text_lit(columns.NO_OBJECT),
-        )
+        running, other = map(tables.text_lit, (columns.NO_OBJECT_RUNNING, columns.NO_OBJECT))
+        none = sa.case((self.running(c), running), else_=other)
         return sa.case((self.unfinished(c), sa.func.coalesce(self.object_key(c), none)))
 
     def _oldest_case(self, c: columns.Cols) -> ColumnElement[Any]:
@@ -274,12 +272,8 @@ def add_priority_index(t: tables.Tables) -> None:
     if c.priority is None:
         return
     if t.database.case_index == "column":
-        add_generated(
-            t,
-            columns.URGENT_RANK + t.spec.part + t.spec.rule,
-            tables.urgent_rank(t, c),
-            sa.Integer(),
-        )
+        name = columns.URGENT_RANK + t.spec.part + t.spec.rule
+        add_generated(t, name, tables.urgent_rank(t, c), sa.Integer())
     option = t.database.index_where(tables.urgent_rows(t, c))
     sa.Index(t.spec.index_name(columns.URGENT), *tables.urgent_order(t, c), **option)
 

@@ -226,10 +226,8 @@ class OutcomePolicy:
             return Result(Outcome.DEAD, text, trace=where(error, home))
         if isinstance(error, errors.RetryLater):
             after = getattr(error, "after_seconds", None)
-            if (
-                not isinstance(after, int | float)
-                or not 0 <= after <= errors.RETRY_LATER_MAX_SECONDS
-            ):
+            most = errors.RETRY_LATER_MAX_SECONDS
+            if not isinstance(after, int | float) or not 0 <= after <= most:
                 after = errors.RETRY_LATER_SECONDS
             return Result(Outcome.LATER, clean(f"{LATER}{text_of(error)}"), float(after))
         trim(error, home)
