@@ -468,9 +468,8 @@ def not_stored(p: Subject) -> list[Finding]:
         return []
     found = []
     for column in p.least.message.c:
-        computed = (p.columns.get(column.name) or {}).get("computed")
-        made = difference.is_generated(column) and computed is not None
-        if made and not computed.get("persisted"):
+        computed = (p.columns.get(column.name) or {}).get("computed") or {"persisted": True}
+        if difference.is_generated(column) and not computed.get("persisted"):
             found.append(column)
     if not found:
         return []

@@ -32,7 +32,7 @@ from msgworker.errors import ConfigError
 from msgworker.ops import Ops
 from msgworker.queries import counts
 from msgworker.table.build import NEWEST
-from msgworker.web import application, need, site
+from msgworker.web import application, need, site, threads
 from tests.names import homes
 from tests.support.web import Browser, Page, browse
 
@@ -155,7 +155,7 @@ def test_the_database_ends_a_read_of_a_page_at_its_deadline(
             over.set()
 
     monkeypatch.setattr(counts, "counts", slow)
-    with pytest.raises(site.Busy, match="503"):
+    with pytest.raises(threads.Busy, match="503"):
         asyncio.run(made.site.ask(made.site.ops.counts))
     assert over.is_set()
     made.site.close()
@@ -168,7 +168,7 @@ def test_only_so_many_requests_wait_for_the_database(sqlite_app: App) -> None:
     async def many() -> list[Any]:
         asked = [asyncio.ensure_future(made.site.ask(over.wait, 30)) for _ in range(site.WAITING)]
         await asyncio.sleep(0)
-        with pytest.raises(site.Busy):
+        with pytest.raises(threads.Busy):
             await made.site.ask(over.wait, 30)
         over.set()
         return await asyncio.gather(*asked)
