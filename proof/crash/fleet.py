@@ -559,6 +559,16 @@ def assert_clean(trial: Trial, verdict: Verdict, *, quiet: bool = True) -> None:
             assert not consumer.complaints, f"{consumer.err.name}: {consumer.complaints[:5]}"
 
 
+def assert_once(trial: Trial, verdict: Verdict) -> None:
+    """Done with no try counted; started once; one effect of each transactional handler."""
+    failed = trial.read("msg_id, last_error", "error_try_times > 0")
+    assert not failed, failed[:3]
+    assert {row.status for row in verdict.rows.values()} == {2}
+    for n, sent in trial.sent.items():
+        assert verdict.count(n, Kind.STARTED) == 1, [str(e) for e in verdict.of(n)]
+        assert verdict.count(n, Kind.EFFECT) == (sent.topic == "exact")
+
+
 def finish(trial: Trial, *sent_by_items: int) -> Verdict:
     """Wait for the last message, stop all in order, judge. sent_by_items: messages that items of
     fan-outs have sent, which are there at the latest when they are claimed."""

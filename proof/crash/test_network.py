@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proof.crash.fleet import Consumer, Trial, Verdict, assert_clean, finish, pid_of
+from proof.crash.fleet import Consumer, Trial, assert_clean, assert_once, finish, pid_of
 from proof.history import Kind
 from tests.support.waiting import until
 
@@ -26,16 +26,6 @@ def proxied(**how: Any) -> pytest.MarkDecorator:
 
 def messages(count: int, objects: int, *, work: float = 0.002) -> list[Any]:
     return [(f"o{i % objects}", ("plain", "exact")[i % 2], {"work": work}) for i in range(count)]
-
-
-def assert_once(trial: Trial, verdict: Verdict) -> None:
-    """Done with no try counted; started once; one effect of each transactional handler."""
-    failed = trial.read("msg_id, last_error", "error_try_times > 0")
-    assert not failed, failed[:3]
-    assert {row.status for row in verdict.rows.values()} == {2}
-    for n, sent in trial.sent.items():
-        assert verdict.count(n, Kind.STARTED) == 1, [str(e) for e in verdict.of(n)]
-        assert verdict.count(n, Kind.EFFECT) == (sent.topic == "exact")
 
 
 def warnings_of(consumer: Consumer) -> list[str]:

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from proof.crash.fleet import Trial, Verdict, assert_clean
+from proof.crash.fleet import Trial, Verdict, assert_clean, assert_once
 from proof.crash.scenarios import Load
-from proof.history import Kind
 from tests import servers
 from tests.engines import plain_engine
 from tests.plugin import Database
@@ -66,10 +65,7 @@ def drained_once(trial: Trial) -> Verdict:
     assert {drain.wait(120) for drain in drains} == {0}, [d.complaints for d in drains]
     verdict = trial.judge(orderly=True)
     assert_clean(trial, verdict)
-    assert {(row.status, row.error_try_times) for row in verdict.rows.values()} == {(2, 0)}
-    for n, sent in trial.sent.items():
-        assert verdict.count(n, Kind.STARTED) == 1, [str(e) for e in verdict.of(n)]
-        assert verdict.count(n, Kind.EFFECT) == (sent.topic == "exact")
+    assert_once(trial, verdict)
     return verdict
 
 

@@ -92,12 +92,12 @@ def test_a_torture_spares_the_starts_and_the_last_one_that_is_ready() -> None:
     run = torture.Torture(trial, 3, random.Random(1), cutter)
     lives: Any = [Life() for _ in range(3)]
     run.lives = lives
-    assert not run._kill()  # it is tried again
+    assert not run._to_one(run._kill)  # it is tried again
     assert not cutter.when()
     lives[0].is_ready = lives[1].is_ready = True
     assert cutter.when()
-    assert run._kill()
-    assert not run._kill()
+    assert run._to_one(run._kill)
+    assert not run._to_one(run._kill)
     assert [life.running for life in lives].count(True) == 2
     assert lives[2].running
     assert run.score.kills == 1

@@ -30,6 +30,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -196,9 +197,9 @@ class Torture:
     def _plan(self) -> list[tuple[Callable[[], bool], float, float]]:
         scenario = self.scenario
         acts: list[tuple[Callable[[], bool], float]] = [
-            (self._kill, scenario.kill),
-            (self._pause, scenario.pause),
-            (self._stop_in_order, scenario.stop),
+            (partial(self._to_one, self._kill), scenario.kill),
+            (partial(self._to_one, self._pause), scenario.pause),
+            (partial(self._to_one, self._stop_in_order), scenario.stop),
         ]
         if self.server is not None:
             acts.append((self._crash, scenario.crash))
@@ -234,37 +235,28 @@ class Torture:
     # Each tells whether it was done; what finds no process is tried again. One is left alone:
     # what the dead held must be recovered in time, by a living one.
 
-    def _victim(self) -> Consumer | None:
+    def _to_one(self, act: Callable[[Consumer], None]) -> bool:
         found = self._ready()
-        return self.chance.choice(found) if len(found) > 1 else None
-
-    def _kill(self) -> bool:
-        victim = self._victim()
-        if victim is None:
+        if len(found) < 2:
             return False
+        act(self.chance.choice(found))
+        return True
+
+    def _kill(self, victim: Consumer) -> None:
         victim.kill()
         self.score.kills += 1
-        return True
 
-    def _stop_in_order(self) -> bool:
-        victim = self._victim()
-        if victim is None:
-            return False
+    def _stop_in_order(self, victim: Consumer) -> None:
         victim.send(signal.SIGTERM)
         self.score.orderly += 1
-        return True
 
-    def _pause(self) -> bool:
-        victim = self._victim()
-        if victim is None:
-            return False
+    def _pause(self, victim: Consumer) -> None:
         victim.pause()
         self.score.pauses += 1
         seconds = self.trial.lease * self.chance.uniform(1.0, 2.0)
         timer = threading.Timer(seconds, self._resume, [victim])
         timer.daemon = True
         timer.start()
-        return True
 
     @staticmethod
     def _resume(victim: Consumer) -> None:
@@ -568,18 +560,15 @@ def database(name: str, folder: Path) -> Iterator[tuple[str, str, Behind | None]
         url = f"sqlite:///{folder / 'torture.db'}"
         yield url, url, None
         return
-    if name in CLUSTERS:
-        with cluster(name) as found:
-            yield found
-        return
-    if name in (*pairs.LOSSLESS, pairs.LOSSY):
-        with pair(name) as ready:
-            yield ready
-        return
-    if name in pooled.NAMES:
-        with pooler(name) as both:
-            yield both
-        return
+    for names, made in (
+        (CLUSTERS, cluster),
+        ((*pairs.LOSSLESS, pairs.LOSSY), pair),
+        (pooled.NAMES, pooler),
+    ):
+        if name in names:
+            with made(name) as found:
+                yield found
+            return
     server = servers.start("postgresql" if name == "partitions" else standins.server_of(name))
     try:
         admin = plain_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)

@@ -18,6 +18,9 @@ OURS = "mw_trial"
 class Replica(MariaDB):
     """A primary, or the replica of one."""
 
+    waits: str = "rpl_semi_sync_master_enabled"
+    read_only: tuple[str, ...] = ("read_only",)
+
     def __init__(self) -> None:
         super().__init__(durable=False)
 
@@ -53,14 +56,14 @@ class Replica(MariaDB):
         self.query("RESET SLAVE ALL")
         self.take_writes()
 
-    def take_writes(self) -> None:
-        """From now on a COMMIT is answered when a replica has it."""
-        self.query("SET GLOBAL rpl_semi_sync_master_enabled = 1")
-        self.query("SET GLOBAL read_only = 0")
+    def take_writes(self, *, alone: bool = False) -> None:
+        """From now on a COMMIT is answered when a replica has it; alone: without one."""
+        self.query(f"SET GLOBAL {self.waits} = {int(not alone)}")
+        for name in self.read_only:
+            self.query(f"SET GLOBAL {name} = 0")
 
     def take_writes_alone(self) -> None:
-        self.query("SET GLOBAL rpl_semi_sync_master_enabled = 0")
-        self.query("SET GLOBAL read_only = 0")
+        self.take_writes(alone=True)
 
     def crash(self) -> None:
         self.kill()
@@ -84,6 +87,9 @@ class Replica(MariaDB):
 class MySQLReplica(MySQL, Replica):
     """The same of a MySQL; who may end sessions could write to one that is read-only for others
     only."""
+
+    waits = "rpl_semi_sync_source_enabled"
+    read_only = ("super_read_only", "read_only")
 
     def command(self) -> list[str]:
         return [
@@ -129,16 +135,6 @@ class MySQLReplica(MySQL, Replica):
 
     def has(self, transactions: str) -> bool:
         return self.query(f"SELECT GTID_SUBSET('{transactions}', @@global.gtid_executed)") == [(1,)]
-
-    def take_writes(self) -> None:
-        self.query("SET GLOBAL rpl_semi_sync_source_enabled = 1")
-        self.query("SET GLOBAL super_read_only = 0")
-        self.query("SET GLOBAL read_only = 0")
-
-    def take_writes_alone(self) -> None:
-        self.query("SET GLOBAL rpl_semi_sync_source_enabled = 0")
-        self.query("SET GLOBAL super_read_only = 0")
-        self.query("SET GLOBAL read_only = 0")
 
 
 def _number(gtid: str) -> int:

@@ -31,7 +31,7 @@ def docs(tmp_path: Path) -> Path:
 
 def test_a_line_of_the_page_has_its_run_the_median_and_the_extremes():
     headings, row = numbered([[], [line()]])
-    assert headings[0], row[0] == ("run", "2")
+    assert (headings[0], row[0]) == ("run", "2")
     assert row[headings.index("messages/s (min-max)")] == "20 (10-30)"
     assert len(headings) == len(row)
 
