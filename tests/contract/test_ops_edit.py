@@ -46,6 +46,18 @@ def test_an_edit_changes_what_is_given_and_keeps_the_rest(app, table):
     assert told.filter == {"ids": [msg_id]}  # payloads stand nowhere else
 
 
+def test_an_edit_is_refused_of_what_its_column_does_not_take_or_is_too_long_to_be_read(make_app):
+    app = make_app(table=MessageTable(max_payload=50))
+    app.create_schema()
+    (msg_id,) = put(app, ("a", FAILED), payload="1")
+    with pytest.raises(PayloadError, match="max_payload"):
+        app.ops.edit(msg_id, payload="x" * 60, reason="r")
+    if app.tables.column_limits:
+        with pytest.raises(ConfigError, match="the topic has 300 characters"):
+            app.ops.edit(msg_id, topic="t" * 300, reason="r")
+    assert (app.ops.show(msg_id).topic, app.ops.audit()) == ("t", [])
+
+
 def test_an_edit_is_refused_if_the_message_has_changed_since_it_was_seen(app, table):
     (msg_id,) = send(app, "a", payload=1)
     seen = app.ops.edit(msg_id, payload=2, dry_run=True).seen

@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+import sqlalchemy as sa
 from tenacity.wait import wait_fixed, wait_none
 
 from msgworker import Context, Message, Reject
@@ -107,6 +108,23 @@ def test_handler_over_its_timeout_is_told_and_its_try_fails(app_with, caplog):
     assert row[:2] == (-1, 1)
     assert "timeout" in row[2]
     assert_facts(caplog, "longer than its timeout")
+
+
+def test_a_transactional_handler_that_returns_after_its_timeout_has_done_nothing(app, table):
+    wrote = sa.Table("wrote", sa.MetaData(), sa.Column("n", sa.Integer))
+    wrote.create(app.engine)
+
+    @app.handler("t", transactional=True, timeout=0.05, wait=wait_fixed(3600))
+    def handle(msg: Message, ctx: Context) -> None:
+        ctx.connection.execute(wrote.insert().values(n=1))
+        until(lambda: ctx.cancelled, "told to end")
+
+    send(app, "o")
+    assert app.drain(linger=0).retried == 1
+    assert table.one("status", "error_try_times") == (-1, 1)
+    assert "HandlerTimeout: timeout: its limit is 0.05 s; rolled back" in table.one("last_error")
+    with app.engine.connect() as conn:
+        assert conn.execute(sa.select(wrote)).all() == []
 
 
 @pytest.fixture

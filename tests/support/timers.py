@@ -12,6 +12,7 @@ from msgworker.app import setup_of
 from msgworker.instance.liveness.schedules import Timer
 from msgworker.instance.observers import EventLog
 from msgworker.instance.state import Shared
+from msgworker.schedules import Cron, Every
 from msgworker.store import schedules as store
 from msgworker.store.schedules import Stored
 from msgworker.table.build import SCHEDULE
@@ -41,6 +42,12 @@ def put_back(app: App, name: str, seconds: float) -> datetime:
     tick = clock(app).replace(microsecond=0) - timedelta(seconds=seconds)
     edit_row(app, name, next_at=tick, last_at=None)
     return tick
+
+
+def behind(when: Cron | Every, tick: datetime) -> tuple[datetime, datetime]:
+    """The tick that comes after this one and, where that was due meanwhile, the one after it."""
+    first = when.after(tick)
+    return first, when.after(first)
 
 
 def timer(app: App) -> Timer:
