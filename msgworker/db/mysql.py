@@ -346,6 +346,11 @@ class MySQL(database.Database):
         on = quote.format_table(table)
         return f"ALTER TABLE {on} RENAME INDEX {quote.quote(index)} TO {quote.quote(new)}"
 
+    def with_lock_limit(self, statement: str) -> tuple[str, ...]:
+        limit, was = "SESSION lock_wait_timeout", "@msgworker_lock_wait"
+        begin = f"SET {was} = @@{limit.replace(' ', '.')}, {limit} = {database.LOCK_SECONDS}"
+        return begin, statement, f"SET {limit} = {was}"
+
     def wait_of_columns(self, *, stored: bool) -> str:
         return database.COPYING if stored else database.AN_INSTANT
 

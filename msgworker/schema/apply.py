@@ -26,7 +26,7 @@ from sqlalchemy.schema import CreateIndex
 
 from msgworker.counted import plural
 from msgworker.db.catalogue import columns_there, name_holder, names_there, refuses_all_writes
-from msgworker.db.connections import connecting, unavailable, writing
+from msgworker.db.connections import connecting, spoil, unavailable, writing
 from msgworker.db.database import (
     AN_INSTANT,
     BUILDING,
@@ -365,8 +365,12 @@ def _run(engine: Engine, *steps: Step) -> None:
     statements = [statement for step in steps for statement in step.statements]
     alone = any(map(is_concurrent, statements))
     with (connecting if alone else writing)(engine) as conn:
-        for statement in statements:
-            _run_as_written(conn, statement)
+        try:
+            for statement in statements:
+                _run_as_written(conn, statement)
+        except DBAPIError:
+            spoil(conn)  # of MySQL, the limit is still set in its session
+            raise
 
 
 def _run_on(conn: Connection, step: Step) -> None:

@@ -315,3 +315,8 @@ def test_a_table_in_use_is_waited_for_without_holding_up_others(database: Any, a
     making.join(60)
     assert not making.is_alive()
     assert app.upgrade_schema().steps == ()
+    limit = "SHOW lock_timeout" if postgresql else "SELECT @@SESSION.lock_wait_timeout"
+    with database.engine().connect() as conn:
+        usual = conn.exec_driver_sql(limit).scalar_one()
+    with app.engine.connect() as one, app.engine.connect() as other:  # what its pool has kept
+        assert {conn.exec_driver_sql(limit).scalar_one() for conn in (one, other)} == {usual}
