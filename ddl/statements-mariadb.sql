@@ -932,7 +932,7 @@ WHERE msgworker_job.job_id = %s AND msgworker_job.table_name = %s AND msgworker_
 
 -- ==================== locks: Locks with tokens, and the dealing of messages to instance types
 
--- undealt: Messages without an instance type that may be claimed, oldest first
+-- undealt: Messages without an instance type that may be claimed, oldest first; behind `after`
 SELECT msgworker_message.msg_id, msgworker_message.object_id
 FROM msgworker_message FORCE INDEX (msgworker_message_flag)
 WHERE msgworker_message.instance_type IS NULL AND msgworker_message.mw_open_object IS NOT NULL AND

@@ -1298,7 +1298,7 @@ WHERE msgworker_job.job_id = :mw_job AND msgworker_job.table_name = :table_name_
 
 -- ==================== locks: Locks with tokens, and the dealing of messages to instance types
 
--- undealt: Messages without an instance type that may be claimed, oldest first
+-- undealt: Messages without an instance type that may be claimed, oldest first; behind `after`
 SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_flag) */ msgworker_message.msg_id,
     msgworker_message.object_id
 FROM msgworker_message

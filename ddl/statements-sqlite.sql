@@ -995,7 +995,7 @@ WHERE msgworker_job.job_id = ? AND msgworker_job.table_name = ? AND msgworker_jo
 
 -- ==================== locks: Locks with tokens, and the dealing of messages to instance types
 
--- undealt: Messages without an instance type that may be claimed, oldest first
+-- undealt: Messages without an instance type that may be claimed, oldest first; behind `after`
 SELECT msgworker_message.msg_id, msgworker_message.object_id
 FROM msgworker_message
 WHERE msgworker_message.instance_type IS NULL AND CASE WHEN ((msgworker_message.status IN (0, 1) OR

@@ -193,14 +193,17 @@ class Dealer:
             with connecting(self._app.engine) as conn:
                 last = newest(conn, t)
             count, members, looked = 0, list[str](), -math.inf
+            after: int | None = None  # what others have locked is left for the next round
             while not stopping.is_set():
                 check()
                 if time.monotonic() - looked >= POLL_SECONDS:
                     members, looked = self._members(t), time.monotonic()
-                dealt = self._deal_some(t, members, last)
-                count += dealt
-                if dealt == 0:
+                with connecting(self._app.engine) as conn:
+                    found = store.undealt(conn, t, after=after)
+                if not (rows := [row for row in found if row.msg_id <= last]):
                     break
+                count += self._deal_some(t, members, rows)
+                after = rows[-1].msg_id
             return count
 
     @contextmanager
@@ -242,19 +245,18 @@ class Dealer:
             log.info(text, plural(back, "message"), extra=facts)
         return members
 
-    def _deal_some(self, t: Tables, members: Sequence[str], last: int) -> int:
+    def _deal_some(self, t: Tables, members: Sequence[str], rows: Sequence[store.Undealt]) -> int:
         with connecting(self._app.engine) as conn:
-            rows = [row for row in store.undealt(conn, t) if row.msg_id <= last]
             objects = {row.object_id for row in rows if row.object_id is not None}
             follow = store.flags_of(conn, t, objects)
-        if not rows:
-            return 0
         follow = {one: kind for one, kind in follow.items() if kind in members}
         plan = shared_out(rows, members, self._dealt, follow, self.size)
         count = 0
         with writing(self._app.engine) as conn:
             for kind, ids in plan.items():
-                count += store.deal(conn, t, ids, kind)
+                dealt = store.deal(conn, t, ids, kind)
+                self._dealt[kind] -= len(ids) - dealt
+                count += dealt
         facts = {"event": "dealt", "count": count}
         log.debug("dealer: dealt %s", plural(count, "message"), extra=facts)
         return count

@@ -741,8 +741,8 @@ class Database:
     # --- DDL that lets others work on the tables meanwhile, as far as the database can.
 
     def with_lock_limit(self, statement: str) -> tuple[str, ...]:
-        """The statements, of one transaction, that run an ALTER TABLE that fails if it does not
-        get its lock within LOCK_SECONDS."""
+        """The statements, of one transaction, that run one about a table, which fails if it does
+        not get its lock within LOCK_SECONDS."""
         return (statement,)
 
     def wait_of_columns(self, *, stored: bool) -> str:

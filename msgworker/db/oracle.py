@@ -62,8 +62,15 @@ class Oracle(Database):
     }
 
     def code(self, error: BaseException) -> int | str | None:
-        inner = _code(str(error))
-        return str(error).partition(":")[0] if inner is None else inner
+        """The first in its text: the driver names a code of the server behind its own."""
+        text = str(error)
+        found = re.match(r"ORA-0*(\d+)", text)
+        return text.partition(":")[0] if found is None else int(found[1])
+
+    def says(self, what: str, error: BaseException) -> bool:
+        if what == "no connection":
+            return _code(str(error)) in self.codes[what]
+        return super().says(what, error)
 
     def trouble(self, error: BaseException) -> Trouble:
         text = str(error)

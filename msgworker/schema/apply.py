@@ -117,7 +117,7 @@ def create(
     Raises SchemaError if the guard index cannot be built because an object has two running rows.
     """
     describe.check_names(spec, database)
-    _refuse_translation(engine)
+    _refuse_translation(engine, spec.schema)
     of(engine).set_up(engine)
     before: set[str] = set()
     as_is = None
@@ -176,9 +176,9 @@ def create_locks(engine: Engine, t: Tables) -> list[str]:
     return _make(engine, t, missing(), missing, {LOCK.of(t).name})
 
 
-def _refuse_translation(target: Engine | Connection) -> None:
+def _refuse_translation(target: Engine | Connection, schema: str | None) -> None:
     """Tables are made by texts, in which SQLAlchemy replaces no schema."""
-    if target.get_execution_options().get("schema_translate_map"):
+    if schema in (target.get_execution_options().get("schema_translate_map") or ()):
         raise SchemaError(
             "nothing was made: the engine replaces schemas (schema_translate_map), and the tables "
             "would be made in another one than is used. Make them by an App on an engine without "
@@ -187,7 +187,8 @@ def _refuse_translation(target: Engine | Connection) -> None:
 
 
 def _at_once(inspector: Inspector, t: Tables, tables: Sequence[sa.Table]) -> list[Step]:
-    """Tables first, indexes last. All programs wait behind a statement that waits for its lock."""
+    """Tables first, indexes last. Of tables that are there with a limit for their locks: all other
+    programs wait behind a statement that waits for one."""
     listed = names_there(inspector, t.spec.schema)
     names = [one.name for one in tables if one.name in listed]
     there = columns_there(inspector, names, t.spec.schema)
@@ -322,7 +323,7 @@ def upgrade(
             return plan(looking, spec, database, message_table=message_table, new=new)
 
     new: set[str] = set()
-    _refuse_translation(conn or engine)
+    _refuse_translation(conn or engine, spec.schema)
     if conn is None:
         of(engine).set_up(engine)
     with of(engine).in_turn(engine, f"msgworker upgrade {spec.schema or ''}"):
@@ -369,7 +370,7 @@ def _run(engine: Engine, *steps: Step) -> None:
             for statement in statements:
                 _run_as_written(conn, statement)
         except DBAPIError:
-            spoil(conn)  # of MySQL, the limit is still set in its session
+            spoil(conn)  # on MySQL its session still has the limit for locks
             raise
 
 
@@ -384,6 +385,8 @@ def _run_on(conn: Connection, step: Step) -> None:
     except DBAPIError as error:
         if not error.connection_invalidated:
             _run_as_written(conn, "ROLLBACK")
+            if step.statements[-1].startswith("SET "):  # the limit of MySQL's sessions, as it was
+                _run_as_written(conn, step.statements[-1])
         raise
 
 

@@ -175,10 +175,13 @@ class Undealt(NamedTuple):
     object_id: Any
 
 
-def undealt(conn: Connection, t: Tables, *, limit: int = BATCH) -> list[Undealt]:
-    """Messages without an instance type that may be claimed, oldest first."""
+def undealt(
+    conn: Connection, t: Tables, *, after: int | None = None, limit: int = BATCH
+) -> list[Undealt]:
+    """Messages without an instance type that may be claimed, oldest first; behind `after`."""
     c = t.cols()
     query = _claimable(t, sa.select(c.msg_id, c.object_id), None).order_by(c.msg_id)
+    query = query if after is None else query.where(c.msg_id > after)
     return [Undealt(*row) for row in fetch(conn, query.limit(limit), {})]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
 
 from msgworker.db.database import DATABASES
@@ -27,6 +28,23 @@ def statements(lengths: list[int], name: str = "mw_ids") -> tuple[set[str], list
 def ours(log: Log) -> list[tuple[str, Any]]:
     """What was sent but for the dialect's own questions at its first connection."""
     return [(sql, values) for sql, values in log.sent if values]
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "is_so"),
+    [
+        ("DPI-1067: call timeout of 5000 ms exceeded with ORA-3136", "overtime", True),
+        ("DPI-1067: call timeout of 5000 ms exceeded with ORA-3156", "statement limit", True),
+        ("ORA-03156: OCI call timed out", "overtime", True),
+        ("ORA-02396: exceeded maximum idle time, please connect again", "session limit", True),
+        ("DPI-1080: connection was closed by ORA-2396", "session limit", False),
+        ("ORA-01031: insufficient privileges", "denied", True),
+        ("ORA-00604: error at recursive level 1\nORA-01031: insufficient", "denied", False),
+        ("DPY-6000: cannot connect: listener refused it (ORA-12520)", "no connection", True),
+    ],
+)
+def test_what_an_error_of_oracle_says(text: str, what: str, is_so: bool) -> None:
+    assert DATABASES["oracle"].says(what, Exception(text)) is is_so
 
 
 def test_lists_of_ids_are_few_statements_on_oracle() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections import Counter
@@ -66,6 +67,23 @@ def test_what_another_program_has_locked_is_dealt_later(app):
     assert dealer.deal_once() == 2
 
 
+@pytest.mark.requires("row_locks")
+def test_what_is_locked_hides_nothing_behind_it_and_is_in_no_share(app, monkeypatch):
+    monkeypatch.setattr(store, "undealt", functools.partial(store.undealt, limit=2))
+    ids = send(app, *["x"] * 5)
+    table, t = Table(app), app.tables.message
+    table.edit(table.where(msg_id=ids[0]), instance_type="asA")  # which the others follow
+    dealer = Dealer(app, ["asA", "asB"], size=1)
+    with app.engine.begin() as other:
+        other.execute(sa.update(t).where(t.c.msg_id > ids[0]).values(topic="u"))
+        assert [dealer.deal_once() for _ in range(3)] == [0, 0, 0]
+        send(app, "c", "d", "e", "f")
+        assert dealer.deal_once() == 4
+    dealt = Counter(table.column("instance_type"))
+    assert dealt == {"asA": 3, "asB": 2, None: 4} or dealt == {"asA": 2, "asB": 3, None: 4}
+    assert dealer.deal_once() == 4
+
+
 def test_what_a_flag_without_an_instance_has_left_is_dealt_again(app):
     send(app, *(f"C-{i}" for i in range(12)))
     table = Table(app)
@@ -98,11 +116,11 @@ def test_what_is_sent_while_it_deals_keeps_no_dealer_from_its_end(app, monkeypat
     """Messages came as fast as they were dealt: it saw no stop, and no instance that had left."""
     undealt, looks = store.undealt, [0]
 
-    def more_come(conn, t):
+    def more_come(conn, t, **behind):
         looks[0] += 1
         assert looks[0] < 20, "it does not end"
         send(app, f"C-{looks[0]}")
-        return undealt(conn, t)
+        return undealt(conn, t, **behind)
 
     send(app, "a", "b")
     monkeypatch.setattr(store, "undealt", more_come)

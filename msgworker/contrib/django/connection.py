@@ -468,7 +468,9 @@ class DjangoConnection(Borrowed):
         )
 
     def on_commit(self, fn: Callable[[], None]) -> None:
-        with suppress(transaction.TransactionManagementError):  # autocommit is off: it is not known
+        with suppress(
+            transaction.TransactionManagementError
+        ):  # without autocommit Django calls none
             transaction.on_commit(fn, using=self.alias)
 
     def _values(self, compiled: Any, given: Mapping[str, Any]) -> list[Any]:
