@@ -385,7 +385,7 @@ def _run_on(conn: Connection, step: Step) -> None:
     except DBAPIError as error:
         if not error.connection_invalidated:
             _run_as_written(conn, "ROLLBACK")
-            if step.statements[-1].startswith("SET "):  # the limit of MySQL's sessions, as it was
+            if step.statements[-1].startswith("SET SESSION "):  # MySQL's limit, as it was
                 _run_as_written(conn, step.statements[-1])
         raise
 
