@@ -261,30 +261,31 @@ def test_an_engine_whose_listener_begins_its_transactions_will_do(tmp_path, begi
         assert conn.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
 
 
-def test_an_error_that_ends_the_transaction_leaves_one_open(tmp_path):
-    """What follows would be committed statement by statement."""
+@pytest.fixture
+def own(tmp_path):
+    """An App's Engine, and a table that ends the transaction of a second 1."""
     app = App(f"sqlite:///{tmp_path}/own.db")
     app.create_schema()
     with app.engine.begin() as conn:
         conn.exec_driver_sql("CREATE TABLE t (x INTEGER UNIQUE ON CONFLICT ROLLBACK)")
         conn.exec_driver_sql("INSERT INTO t VALUES (1)")
-    with app.engine.connect() as conn, conn.begin() as begun:
+    return app.engine
+
+
+def test_an_error_that_ends_the_transaction_leaves_one_open(own):
+    """What follows would be committed statement by statement."""
+    with own.connect() as conn, conn.begin() as begun:
         with pytest.raises(sa.exc.IntegrityError):
             conn.exec_driver_sql("INSERT INTO t VALUES (1)")
         conn.exec_driver_sql("INSERT INTO t VALUES (2)")
         begun.rollback()
-    with app.engine.connect() as conn:
+    with own.connect() as conn:
         assert conn.exec_driver_sql("SELECT x FROM t").scalars().all() == [1]
 
 
-def test_a_commit_that_is_refused_leaves_nothing_open(tmp_path):
+def test_a_commit_that_is_refused_leaves_nothing_open(own, tmp_path):
     """The connection goes back to its pool, and would hold the lock of the one writer there."""
-    app = App(f"sqlite:///{tmp_path}/own.db")
-    app.create_schema()
-    with app.engine.begin() as conn:
-        conn.exec_driver_sql("CREATE TABLE t (x INTEGER UNIQUE ON CONFLICT ROLLBACK)")
-        conn.exec_driver_sql("INSERT INTO t VALUES (1)")
-    with app.engine.connect() as conn:
+    with own.connect() as conn:
         with pytest.raises(sa.exc.IntegrityError):
             conn.exec_driver_sql("INSERT INTO t VALUES (1)")
         conn.exec_driver_sql("INSERT INTO t VALUES (2)")
@@ -292,5 +293,5 @@ def test_a_commit_that_is_refused_leaves_nothing_open(tmp_path):
             conn.commit()
     with sqlite3.connect(tmp_path / "own.db", timeout=0) as other:
         other.execute("INSERT INTO t VALUES (3)")
-    with app.engine.begin() as conn:
+    with own.begin() as conn:
         assert conn.exec_driver_sql("SELECT x FROM t").scalars().all() == [1, 3]

@@ -348,8 +348,9 @@ def app(alias: str | None = None) -> App:
 
 def _source(url: sa.URL) -> sa.URL | sa.Engine:
     """During tests no connection stays open, with which the test database could not be dropped."""
-    is_test = hasattr(mail, "outbox")  # so Django's manual says
-    return sa.create_engine(url, poolclass=sa.NullPool) if is_test else url
+    if not hasattr(mail, "outbox"):  # which Django's test runners set
+        return url
+    return sa.create_engine(url, poolclass=sa.NullPool, hide_parameters=True)
 
 
 def _its_table() -> MessageTable:
@@ -468,9 +469,8 @@ class DjangoConnection(Borrowed):
         )
 
     def on_commit(self, fn: Callable[[], None]) -> None:
-        with suppress(
-            transaction.TransactionManagementError
-        ):  # without autocommit Django calls none
+        # Without autocommit Django calls none.
+        with suppress(transaction.TransactionManagementError):
             transaction.on_commit(fn, using=self.alias)
 
     def _values(self, compiled: Any, given: Mapping[str, Any]) -> list[Any]:
