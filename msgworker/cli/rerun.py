@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -115,7 +116,7 @@ def carry_out(
         would = write(**asked, dry_run=True)
         total = int(would)
         if dry_run or would.matched == 0:
-            return would
+            return replace(would, dry_run=dry_run)
         ask(app, would, question, yes=yes, always=always_ask)
         if aside(would):
             output.note(f"{plural(total, 'message')}{aside(would)}")

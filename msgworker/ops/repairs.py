@@ -72,7 +72,7 @@ def _discard(t: Tables) -> Action:
         kind="discard",
         may=(*unfinished, State.DEAD),
         statuses=(*unfinished, State.DEAD),
-        refused="cannot be discarded: running ones belong to an instance, see release",
+        refused="cannot be discarded: cancel those that run",
         # A dead message that holds nothing back has been discarded already.
         chosen=(*unfinished, State.DEAD) if t.spec.on_dead == "block" else unfinished,
         chooses_given_up=False,
@@ -188,8 +188,8 @@ class Repairs(Writing):
     ) -> Repaired:
         """Make messages dead, with the reason as their last error; their object continues.
 
-        By ids, or by at least one filter. New, failed and dead ones; never running ones (release
-        their instance first) or done ones. A filter without a status selects unfinished messages.
+        By ids, or by at least one filter. New, failed and dead ones; never running ones (cancel
+        them) or done ones. A filter without a status selects unfinished messages.
         A reason is required. up_to, count_limit, expected_count, rate, operation, progress: as in
         `rerun`.
         """

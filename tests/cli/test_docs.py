@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +16,17 @@ import pytest
 from click.testing import CliRunner
 
 import msgworker
+from msgworker import App, ops
 from msgworker.app import settings_of, table_from
 from msgworker.cli import main
 from msgworker.cli.group import COMMANDS
 from msgworker.cli.output import NothingMatched, Usage
 from msgworker.cli.work import unused
 from msgworker.config import SETTINGS, load
+from msgworker.coordination import DatabaseLocks
 from msgworker.errors import ExitCode
 from msgworker.table.build import VERSIONS
-from tests.support.programs import ROOT
+from tests.support.programs import LOOKS, ROOT, Cli
 
 CLI = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
 CONFIGURATION = (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
@@ -102,6 +106,48 @@ def test_the_examples_of_the_page_warn_of_nothing(
         made: dict[str, Any] = {}
         exec(program, made)
         assert unused(load(), settings_of(made["app"])) == []
+
+
+AS_IN = {"show": ("list", "audit"), "status": ("limits",)}
+"""Commands whose --json has the keys of others, too, as their sections say."""
+
+
+def keys_of(value: Any) -> set[str]:
+    """The keys of an answer, of what it lists, and of what that lists."""
+    if isinstance(value, list):
+        return set().union(*map(keys_of, value))
+    if not isinstance(value, dict):
+        return set()
+    return set(value).union(*(keys_of(one) for one in value.values() if isinstance(one, list)))
+
+
+def test_every_key_of_json_is_documented(crm: Cli, app: App) -> None:
+    app.add_handler("settle", lambda msg: {}[msg.payload], max_running=4, rate="9/s")
+    app.add_handler("done", lambda msg, ctx: ctx.fan_out(len, ["a"]))
+    app.every("1h", topic="settle", name="hourly")
+    with app.engine.begin() as conn, app.job("a", conn=conn) as job:
+        app.send_many(conn, "settle", [(n, "C-1") for n in range(2)], job=job)
+        app.send(conn, "done")
+    app.drain(threads=1, linger=0)
+    app.ops.edit(1, payload={}, reason="r")
+    app.ops.pause("done")
+    app.ops.pause_job(1, reason="r")
+    locks = DatabaseLocks(app.engine)
+    locks.acquire("a", "me", 30)
+    lacking = []
+    with app.worker(threads=1) as worker:
+        worker.start()
+        for look in LOOKS:
+            done = crm(*look.split(), "--app", "crm:app", "--json")
+            name = look.split()[0]
+            text = "".join(section(one) for one in (name, *AS_IN.get(name, ())))
+            kinds = [getattr(ops, one) for one in re.findall(r"`(\w+)`\]\(python/ops", text)]
+            text += " ".join(one.name for kind in kinds for one in fields(kind))
+            keys = keys_of(json.loads(done.stdout or "{}"))
+            assert keys or name == "partitions", (look, done.stderr)
+            lacking += [f"{name} {k}" for k in sorted(keys) if not re.search(rf"\b{k}\b", text)]
+    locks.close()
+    assert ", ".join(lacking) == ""
 
 
 def test_exit_codes_are_in_one_table_of_code_and_page() -> None:

@@ -138,6 +138,17 @@ def test_a_dry_run_says_so_in_json(crm: Cli, folder: Path, args: tuple[str, ...]
     assert json.loads(done.stdout)["dry_run"] is True, done.stderr
 
 
+@pytest.mark.parametrize(
+    "args", [("rerun", "--dead"), ("cancel", "--topic", "other"), ("release", "x")]
+)
+def test_a_write_that_matches_nothing_is_no_dry_run_in_json(
+    crm: Cli, args: tuple[str, ...]
+) -> None:
+    more = () if args[0] == "rerun" else ("--reason", "r")
+    done = crm(args[0], "crm:app", *args[1:], *more, "--json")
+    assert (done.exit_code, json.loads(done.stdout)["dry_run"]) == (5, False), done.stderr
+
+
 def options(command: str, *args: str) -> list[str]:
     """The arguments as the command gets them."""
     ctx = click.Context(main)
