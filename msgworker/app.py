@@ -258,11 +258,11 @@ class App(Declaring):
         (`@app.handler("t")`), or the name of the function, which then becomes its handler.
         name: default: the topic; one schedule has it. object_id: default: the name, so that its
         messages never overlap; None = no object. payload: as in `send`. catch_up: what is sent
-        after an outage: "last" (one message for the last tick that was missed), "all", or "none"
-        (no tick that is more than 60 s late). overlap: what becomes of a tick while the message
-        before it has not ended: "allow" (it is sent too), "skip" (it is not) or "replace" (that
-        message is the one of the new tick if it has not begun, else it is cancelled, and the new
-        one is sent). `msg.scheduled_for` is the tick.
+        after an outage: "last" (one message for the last tick that was missed), "one" (the same, and
+        none while one waits), "all", or "none" (no tick that is more than 60 s late). overlap: what
+        becomes of a tick while the message before it has not ended: "allow" (it is sent too),
+        "skip" (it is not) or "replace" (that message is the one of the new tick if it has not
+        begun, else it is cancelled, and the new one is sent). `msg.scheduled_for` is the tick.
 
         The instances and drains of this App fire it, each tick once. See docs/guides/timers.md.
         Raises ConfigError or PayloadError at once.
@@ -681,9 +681,9 @@ class App(Declaring):
         messages that have failed; None = 300, or 0 if linger is 0.
         time_limit: stop in order after this time; None = no limit. grace: how long running handlers
         may continue at a stop. overlap: "skip" returns at once (Report.skipped) while another drain
-        of this App runs in this process; "allow" lets up to `max_concurrent` run. signals: SIGTERM
-        and SIGINT stop in order, a second one at once; only in the main thread. outage_limit: give
-        up (Report.database_lost) when the database has been unreachable for this long.
+        of this App runs in this process; "allow" lets up to `max_concurrent` run. signals: as in
+        `Worker.run`. outage_limit: give up (Report.database_lost) when the database has been
+        unreachable for this long.
 
         Raises ConfigError before anything is done; DatabaseUnavailable if the database cannot be
         reached at the start or denies access; SchemaError if something is missing; HandlerStuck for

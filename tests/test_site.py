@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import msgworker
-from msgworker import events
+from msgworker import coordination, events
 from tests.names import nodes_of
 
 ROOT = Path(__file__).parents[1]
@@ -30,6 +30,7 @@ def found(path: str) -> Any:
 def test_every_public_name_has_a_place_in_the_reference() -> None:
     wanted = {f"msgworker.{name}" for name in msgworker.__all__} - {"msgworker.__version__"}
     wanted |= {f"msgworker.events.{name}" for name in events.EVENTS}
+    wanted |= {f"msgworker.coordination.{name}" for name in coordination.__all__}
     assert wanted - set(DOCUMENTED) == set()
 
 

@@ -321,9 +321,9 @@ class Jobs(Repairs):
     def jobs(
         self, *, is_open: bool | None = None, limit: int = 50, after: int | None = None
     ) -> Found[JobInfo]:
-        """Jobs, the newest first, with how far each is, counted up to 10,000 messages of a state;
-        none where the database has no jobs. A list with `next_after` (None = no more), which is
-        `after` of the next page.
+        """Jobs, the newest first, with how far each is, counted up to 100,000 messages of a state
+        (10,000 behind the first 500,000); none where the database has no jobs. A list with
+        `next_after` (None = no more), which is `after` of the next page.
 
         is_open: True = only those that have not completed, False = only the others. Raises
         ConfigError.
