@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import msgworker
-from msgworker import coordination, events
+from msgworker import coordination, events, ops
 from tests.names import nodes_of
 
 ROOT = Path(__file__).parents[1]
@@ -32,6 +32,14 @@ def test_every_public_name_has_a_place_in_the_reference() -> None:
     wanted |= {f"msgworker.events.{name}" for name in events.EVENTS}
     wanted |= {f"msgworker.coordination.{name}" for name in coordination.__all__}
     assert wanted - set(DOCUMENTED) == set()
+
+
+def test_what_ops_return_can_be_imported_and_has_a_place_in_the_reference() -> None:
+    calls = [fn for name, fn in inspect.getmembers(ops.Ops, inspect.isfunction) if name[0] != "_"]
+    returned = {w for fn in calls for w in re.findall(r"\b[A-Z]\w+", fn.__annotations__["return"])}
+    others = {"Any", "None", "Self", *coordination.__all__}
+    assert returned - others - set(ops._HOMES) == set()
+    assert {f"msgworker.ops.{name}" for name in ops._HOMES} - set(DOCUMENTED) == set()
 
 
 def test_nothing_in_the_reference_lacks_a_text() -> None:
