@@ -258,9 +258,9 @@ class App(Declaring):
         (`@app.handler("t")`), or the name of the function, which then becomes its handler.
         name: default: the topic; one schedule has it. object_id: default: the name, so that its
         messages never overlap; None = no object. payload: as in `send`. catch_up: what is sent
-        after an outage: "last" (one message for the last tick that was missed), "one" (the same, and
-        none while one waits), "all", or "none" (no tick that is more than 60 s late). overlap: what
-        becomes of a tick while the message before it has not ended: "allow" (it is sent too),
+        after an outage: "last" (one message for the last tick that was missed), "one" (the same,
+        and none while one waits), "all", or "none" (no tick that is more than 60 s late). overlap:
+        what becomes of a tick while the message before it has not ended: "allow" (it is sent too),
         "skip" (it is not) or "replace" (that message is the one of the new tick if it has not
         begun, else it is cancelled, and the new one is sent). `msg.scheduled_for` is the tick.
 
@@ -869,8 +869,8 @@ class App(Declaring):
         is a viewer. root_path: where it is served, if the server does not say so. allowed_hosts:
         the names, with port where it is not the default one, that browsers know it by, beside those
         of this machine; a request to another name is refused (421). trusted_proxies: addresses
-        whose X-Forwarded-Host and -Proto are believed. redact: paths of payloads that are hidden,
-        such as "customer.card" or "**.iban", or a callable that returns what may be shown.
+        whose X-Forwarded-Host, -Proto and -For are believed. redact: paths of payloads that are
+        hidden, such as "customer.card" or "**.iban", or a callable that returns what may be shown.
         label: shown beside the name, such as "PROD". key: signs sessions, the same in all processes
         that serve it, 32 characters or more; None = a new one. locks: a lock centre whose locks are
         shown beside those of this database.

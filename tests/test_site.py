@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import msgworker
-from msgworker import coordination, events, ops
+from msgworker import coordination, errors, events, ops
 from tests.names import nodes_of
 
 ROOT = Path(__file__).parents[1]
@@ -32,6 +32,9 @@ def test_every_public_name_has_a_place_in_the_reference() -> None:
     wanted |= {f"msgworker.events.{name}" for name in events.EVENTS}
     wanted |= {f"msgworker.coordination.{name}" for name in coordination.__all__}
     assert wanted - set(DOCUMENTED) == set()
+    raised = {name for name, one in vars(errors).items() if isinstance(one, type)}
+    raised = {name for name in raised if issubclass(getattr(errors, name), errors.MsgworkerError)}
+    assert raised - {path.rpartition(".")[2] for path in DOCUMENTED} == set()
 
 
 def test_what_ops_return_can_be_imported_and_has_a_place_in_the_reference() -> None:
