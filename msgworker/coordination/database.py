@@ -107,14 +107,10 @@ class DatabaseLocks(LockCentre):
     # ------------------------------------------------------------ what a lock centre does
 
     def _acquire(self, name: str, owner: str, ttl: float) -> Lease | None:
-        return next(iter(self._acquire_all([name], owner, ttl)), None)
+        return next(iter(self._acquire_some([name], owner, ttl)), None)
 
-    def _acquire_all(self, names: Sequence[str], owner: str, ttl: float) -> list[Lease]:
-        taken: list[Lease] = []
-        most = self._reached().database.max_ids
-        for start in range(0, len(names), most):
-            taken += self._acquire_some(names[start : start + most], owner, ttl)
-        return taken
+    def _most_at_once(self) -> int:
+        return self._reached().database.max_ids
 
     def _acquire_some(self, names: Sequence[str], owner: str, ttl: float) -> list[Lease]:
         begun, asked = clock(), {(name, owner) for name in names}

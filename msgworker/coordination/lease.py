@@ -129,11 +129,21 @@ class LockCentre(ABC):
 
     def acquire_all(self, names: Sequence[str], owner: str, ttl: float = 30.0) -> list[Lease]:
         """Take the free ones of many locks at once; leases in the order of the names. Like
-        `acquire` of each."""
+        `acquire` of each; if the centre is lost in between, those that were taken by then."""
         for name in names:
             check_name(name)
         check_owner(owner)
-        return self._acquire_all(names, owner, check_ttl(ttl))
+        check_ttl(ttl)
+        taken: list[Lease] = []
+        most = self._most_at_once()
+        for start in range(0, len(names), most):
+            try:
+                taken += self._acquire_some(names[start : start + most], owner, ttl)
+            except LocksUnavailable:
+                if not taken:
+                    raise
+                break  # nobody else knows of what was taken
+        return taken
 
     def renew(self, lease: Lease) -> bool:
         """Extend a lease to its full ttl. False: it is permanently lost, even if the lock is free
@@ -173,7 +183,11 @@ class LockCentre(ABC):
     def _forget(self, lease: Lease) -> bool:
         return self._release(lease)
 
-    def _acquire_all(self, names: Sequence[str], owner: str, ttl: float) -> list[Lease]:
+    def _most_at_once(self) -> int:
+        """How many locks `_acquire_some` takes: all that it has asked for, or none."""
+        return 1
+
+    def _acquire_some(self, names: Sequence[str], owner: str, ttl: float) -> list[Lease]:
         found = (self._acquire(name, owner, ttl) for name in names)
         return [lease for lease in found if lease is not None]
 

@@ -140,10 +140,12 @@ class RedisLocks(LockCentre):
         limits = {"socket_timeout": ANSWER_SECONDS, "socket_connect_timeout": ANSWER_SECONDS}
         try:
             client = redis.Redis.from_url(url, **limits)
-        except ValueError:  # whose text may hold a part of the password
+            pool = client.connection_pool
+            pool.connection_class(**pool.connection_kwargs)  # which connects to nothing
+        except (TypeError, ValueError):  # whose text may hold a part of the password
             raise ConfigError(
                 "the url of Redis cannot be read; it looks like redis://user:password@host:6379/0, "
-                "with a password that is percent-encoded"
+                "with a password that is percent-encoded, and with options that redis-py knows"
             ) from None
         made = cls(client, prefix=prefix)
         made._opened = True

@@ -51,6 +51,7 @@ class ZooKeeperLocks(LockCentre):
             import kazoo.client
             import kazoo.exceptions
             from kazoo.handlers.threading import KazooTimeoutError
+            from kazoo.protocol.states import KeeperState
         except ImportError:
             raise ConfigError(EXTRA) from None
         if not isinstance(client, kazoo.client.KazooClient):
@@ -58,12 +59,14 @@ class ZooKeeperLocks(LockCentre):
                 f"ZooKeeperLocks takes a kazoo.client.KazooClient, got {client!r:.80}; "
                 'from a URL: ZooKeeperLocks.from_url("zookeeper://host:2181")'
             )
-        if not root.startswith("/") or root.endswith("/"):
+        parts = root.split("/")
+        if not root.startswith("/") or root.endswith("/") or {".", ".."}.intersection(parts):
             raise ConfigError(f"root must be a path such as /msgworker/locks, got {root!r:.80}")
         self.client = client
         self._root = root
         self._errors = kazoo.exceptions
         self._late: type[Exception] = KazooTimeoutError
+        self._connected_state: str = KeeperState.CONNECTED
         self._pid = os.getpid()
         self._opened = False
         self._doubts: list[_Doubt] = []
@@ -82,14 +85,17 @@ class ZooKeeperLocks(LockCentre):
         hosts, _, root = url.removeprefix("zookeeper://").partition("/")
         if not url.startswith("zookeeper://") or not hosts or "@" in hosts:
             raise ConfigError("the url of ZooKeeper looks like zookeeper://host:2181,host:2181")
-        client = kazoo.client.KazooClient(hosts=hosts, timeout=SESSION_SECONDS)
+        try:
+            client = kazoo.client.KazooClient(hosts=hosts, timeout=SESSION_SECONDS)
+        except ValueError as error:
+            raise ConfigError(f"the url of ZooKeeper cannot be read: {error}") from None
+        made = cls(client, root=f"/{root.rstrip('/')}" if root.strip("/") else "/msgworker/locks")
         try:
             client.start(timeout=CONNECT_SECONDS)
         except KazooTimeoutError as error:
             client.stop()
             client.close()
             raise LocksUnavailable(f"cannot use ZooKeeper at {hosts}: {error}") from error
-        made = cls(client, root=f"/{root.rstrip('/')}" if root.strip("/") else "/msgworker/locks")
         made._opened = True
         return made
 
@@ -110,13 +116,20 @@ class ZooKeeperLocks(LockCentre):
     def _session_seconds(self) -> float:
         return float(self.client._session_timeout) / 1000
 
+    @property
+    def _connected(self) -> bool:
+        """Whether its server is one of the majority: one that only reads shows locks that others
+        have by now."""
+        return bool(self.client.client_state == self._connected_state)
+
     def _session(self) -> int:
         """The id of the session; raises LocksUnavailable if it is not connected."""
         if os.getpid() != self._pid:
             raise self._unavailable("the client belongs to the process that this was forked from")
         session = self.client.client_id
-        if not self.client.connected or session is None:
-            raise self._unavailable(f"the session is {self.client.state}; is the client started?")
+        if not self._connected or session is None:
+            state = self.client.client_state
+            raise self._unavailable(f"the session is {state}; is the client started?")
         return int(session[0])
 
     def _acquire(self, name: str, owner: str, ttl: float) -> Lease | None:
@@ -139,7 +152,7 @@ class ZooKeeperLocks(LockCentre):
 
         def connected() -> bool:
             known = self.client.client_id
-            return self.client.connected and known is not None and int(known[0]) == session
+            return self._connected and known is not None and int(known[0]) == session
 
         seconds = self._session_seconds
         return Lease(name, owner, int(stat.czxid), seconds, asked_at=begun, says=connected)
@@ -155,7 +168,7 @@ class ZooKeeperLocks(LockCentre):
     def _node_at_last(self, doubt: _Doubt) -> Any:
         """Its node, once the client is connected again."""
         until = time.monotonic() + self._session_seconds / 3
-        while not self.client.connected and time.monotonic() < until:
+        while not self._connected and time.monotonic() < until:
             time.sleep(0.02)
         return self._node_of(doubt)
 
@@ -165,6 +178,8 @@ class ZooKeeperLocks(LockCentre):
 
     def _node_of(self, doubt: _Doubt) -> Any:
         self._session()
+        # It may be connected to another server now, which is behind the one that was asked.
+        self._ask(self.client.sync_async, doubt.path)
         try:
             data, stat = self._ask(self.client.get_async, doubt.path)
         except self._errors.NoNodeError:

@@ -135,6 +135,28 @@ def test_of_many_locks_those_that_are_free_are_taken_at_once(place):
     assert locks.acquire_all([], "me", 30) == []
 
 
+def test_what_was_taken_before_the_centre_was_lost_is_had(place, monkeypatch):
+    """Nobody renewed or released it: ZooKeeper kept it for as long as the process lived."""
+    locks, names, asked = place.locks(), [place.name(str(n)) for n in range(5)], []
+    some = locks._acquire_some
+
+    def lost(*given):
+        asked.append(given)
+        if len(asked) == 2:
+            raise LocksUnavailable("gone")
+        return some(*given)
+
+    monkeypatch.setattr(locks, "_most_at_once", lambda: 2)
+    monkeypatch.setattr(locks, "_acquire_some", lost)
+    taken = locks.acquire_all(names, "me", 30)
+    assert [lease.name for lease in taken] == names[:2]
+    assert [one.name for one in locks.held(place.mark)] == names[:2]
+    asked[:] = asked[:1]
+    with pytest.raises(LocksUnavailable):
+        locks.acquire_all(names, "me", 30)
+    assert [lease.name for lease in locks.acquire_all(names, "me", 30)] == names[2:]
+
+
 def test_many_leases_are_renewed_at_once(place):
     locks = place.locks()
     leases = [locks.acquire(place.name(str(n)), "me", 30) for n in range(5)]
@@ -439,6 +461,52 @@ def test_a_session_that_is_lost_takes_its_leases_with_it(servers):
     finally:
         place.close()
         proxy.close()
+
+
+@pytest.fixture
+def ensemble(servers):
+    """A place on ZooKeeper."""
+    try:
+        place = Place("zookeeper", servers.url("zookeeper"))
+    except CannotHave as reason:
+        pytest.skip(f"zookeeper is not there: {reason}")
+    yield place
+    place.close()
+
+
+@pytest.mark.xdist_group("zookeeper")
+def test_a_server_that_only_reads_keeps_no_lease(ensemble):
+    """One without its majority shows what it last knew, whatever others have expired since."""
+    locks, name = ensemble.locks(), ensemble.name()
+    lease = locks.acquire(name, "me", 30)
+    locks.client._state = "CONNECTED_RO"
+    assert not lease.live()
+    for ask in (locks.renew, locks.release):
+        with pytest.raises(LocksUnavailable, match="CONNECTED_RO"):
+            ask(lease)
+    locks.client._state = "CONNECTED"
+    assert locks.renew(lease)
+    assert lease.live()
+
+
+@pytest.mark.xdist_group("zookeeper")
+def test_a_node_of_an_unknown_acquire_is_looked_for_where_it_must_be(ensemble, monkeypatch):
+    """The next server of the ensemble may be behind the one that made it."""
+    from kazoo.exceptions import ConnectionLoss
+
+    locks, asked = ensemble.locks(), []
+    client = locks.client
+    create, sync, get = client.create_async, client.sync_async, client.get_async
+
+    def lost(*given, **options):
+        create(*given, **options).get()
+        raise ConnectionLoss
+
+    monkeypatch.setattr(client, "create_async", lost)
+    monkeypatch.setattr(client, "sync_async", lambda path: asked.append("sync") or sync(path))
+    monkeypatch.setattr(client, "get_async", lambda path: asked.append("get") or get(path))
+    assert locks.acquire(ensemble.name(), "me", 30)
+    assert asked == ["sync", "get"]
 
 
 def test_a_lock_whose_row_is_gone_is_made_again(near, monkeypatch):

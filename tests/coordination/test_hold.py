@@ -291,6 +291,22 @@ def test_urls_of_centres_are_masked():
             open_centre(bad, None)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://u:secret@127.0.0.1:1/0?option=none",
+        "redis://u:secret@h:none",
+        "zookeeper://h:none",
+        "zookeeper://,",
+        "zookeeper://h:1/../x",
+    ],
+)
+def test_urls_of_centres_that_cannot_be_are_refused(url):
+    with pytest.raises(ConfigError) as caught:
+        open_centre(url, None)
+    assert "secret" not in str(caught.value)
+
+
 def test_a_missing_table_is_told_before_the_block(sqlite):
     locks = DatabaseLocks(sqlite.url)
     with pytest.raises(SchemaError, match="msgworker_lock"):
