@@ -337,6 +337,8 @@ class Member(Moving):
         self._member: Lease | None = None
         self._held: dict[int, Lease] = {}
         self._draining: dict[int, float] = {}  # since when
+        self._missing: dict[int, float] = {}  # what is to be ours and is not, since when
+        self._told_missing = False
         self._looking: frozenset[int] = frozenset()
         self._values: tuple[Any, tuple[int, ...]] = (None, ())
         self._renewed_at = 0.0
@@ -379,6 +381,7 @@ class Member(Moving):
             owned = sorted(self._mine())
         return {
             "kind": "partitions",
+            "group": self._prefix[:-1],
             "shards": self.scope.shards,
             "owned": owned,
             "ttl": self.scope.ttl,
@@ -395,7 +398,7 @@ class Member(Moving):
         members, owners = self.scope.view(self.instance.tables.spec)
         if self.owner not in members:  # expired since: handled by the next step
             self._renewed_at = 0.0
-            return 0.0
+            return MOVING_SECONDS
         target = self.scope.target(members, owners)
         now = monotonic()
         with self.lock:
@@ -407,7 +410,8 @@ class Member(Moving):
         self._give_up(target)
         mine = [n for n, to in target.items() if to == self.owner]
         self._take([n for n in mine if n not in self._held and n not in owners])
-        self.steady = all(n in self._held for n in mine)
+        self._tell_missing([n for n in mine if n not in self._held], members, owners, now)
+        self.steady = not self._missing
         pause = min(self._beat, max(LOOK_SECONDS, LOOK_PER_MEMBER * len(members)))
         if self._draining or not self.steady:
             pause = min(pause, max(MOVING_SECONDS, MOVING_PER_MEMBER * len(members)))
@@ -509,6 +513,22 @@ class Member(Moving):
         self._log("acquired", list(taken), f"{len(self._held)} of {self.scope.shards} are ours")
         self.instance.wake()
 
+    def _tell_missing(
+        self, shards: list[int], members: list[str], owners: Mapping[int, str], now: float
+    ) -> None:
+        """Say once that another one keeps shards for longer than a member may."""
+        self._missing = {n: self._missing.get(n, now) for n in shards}
+        late: list[int] = []
+        for shard, since in self._missing.items():
+            most = self.scope.ttl
+            if owners.get(shard) in members:
+                most += self.scope.drain_timeout
+            late += [shard] if now - since > most else []
+        if late and not self._told_missing:
+            whose = f"locks of group {self._prefix[:-1]} that {owners.get(late[0])} holds"
+            self._log("missing", late, f"their messages wait for {whose}; see `msgworker locks`")
+        self._told_missing = bool(late)
+
     def _leave(self) -> float | None:
         """Leave as a member first, so that no shard is assigned to us; then release the shards."""
         if self._member is not None:
@@ -527,5 +547,5 @@ class Member(Moving):
 
     def _log(self, event: str, shards: list[int], why: str) -> None:
         facts = {"event": f"shards_{event}", "shards": sorted(shards), "owner": self.owner}
-        level = "warning" if event in ("lost", "late") and shards else "info"
+        level = "warning" if event in ("lost", "late", "missing") and shards else "info"
         getattr(self.log, level)("shards %s %s: %s", spans(shards), event, why, extra=facts)

@@ -486,7 +486,12 @@ def unseen(p: Subject) -> Iterator[Finding]:
     who = scopes.live(instances(p.conn, t))
     if not any(one.scope for one in who):
         return
-    lost = scopes.unowned(who)
+    for group, counts in scopes.unlike(who).items():
+        text = f"members of group {group} have different numbers of shards ({few(counts)})"
+        text = f"{text}: messages wait that none of them looks at"
+        yield advised("scopes", f"{text}; give each number a group: Partitions(group=...)")
+    kept = t.spec.shards
+    lost = scopes.unowned(who, kept)
     if lost:
         count = plural(len(lost), "shard", "is", "are")
         text = f"{count} owned by no live member ({few(lost, 10)})"
@@ -494,7 +499,9 @@ def unseen(p: Subject) -> Iterator[Finding]:
     apart: dict[tuple[int, ...], list[str]] = {}
     for topic in sorted({topic for one in who for topic in one.topics or ()}):
         able = [one for one in who if one.topics is None or topic in one.topics]
-        apart.setdefault(tuple(n for n in scopes.unowned(able) if n not in lost), []).append(topic)
+        apart.setdefault(tuple(n for n in scopes.unowned(able, kept) if n not in lost), []).append(
+            topic
+        )
     apart.pop((), None)
     for shards, topics in apart.items():
         count = plural(len(shards), "shard", "is", "are")

@@ -308,14 +308,27 @@ def why_not(
     return "; ".join(told)
 
 
-def unowned(who: Sequence[InstanceInfo]) -> list[int]:
-    """The shards that none of the members among them owns; [] where others look everywhere."""
+def unowned(who: Sequence[InstanceInfo], kept: int) -> list[int]:
+    """The shards that none of the members among them owns; [] where others look everywhere. Where
+    members have different numbers of shards, by the numbers of the column, of which there are
+    `kept`."""
     scopes = [one.scope for one in who]
     members = [scope for scope in scopes if scope.get("kind") == "partitions"]
     if not members or len(members) < len(scopes):
         return []
-    owned = {n for scope in members for n in scope.get("owned", ())}
-    return [n for n in range(max(map(_count, members))) if n not in owned]
+    owned = [(_count(scope), set(scope.get("owned", ()))) for scope in members]
+    counts = {count for count, _ in owned}
+    most = max(counts) if len(counts) == 1 else max(kept, *counts)
+    return [n for n in range(most) if not any(n % count in own for count, own in owned)]
+
+
+def unlike(who: Sequence[InstanceInfo]) -> dict[str, list[int]]:
+    """Groups of members with different numbers of shards, and these numbers."""
+    found: dict[str, set[int]] = {}
+    for one in who:
+        if one.scope.get("kind") == "partitions" and "group" in one.scope:
+            found.setdefault(str(one.scope["group"]), set()).add(_count(one.scope))
+    return {group: sorted(counts) for group, counts in found.items() if len(counts) > 1}
 
 
 def _count(scope: Mapping[str, Any]) -> int:

@@ -199,6 +199,30 @@ def test_a_lock_of_a_program_beside_those_of_the_members_gets_no_shard(app, lock
     assert owned(a) == set(range(SHARDS))
 
 
+def test_a_member_that_does_not_see_itself_looks_again_after_a_pause(app, locks, monkeypatch):
+    """The locks are read from a replica that is behind, say."""
+    a = member(app, Partitions(locks, shards=SHARDS))
+    monkeypatch.setattr(locks, "held", lambda prefix: [])
+    assert a.step() > 0
+    assert a.step() > 0
+
+
+def test_a_member_says_which_shards_it_waits_for_and_who_holds_them(app, locks, caplog):
+    """A drain waited for a lock that another program held, and said nothing."""
+    other = locks.acquire("g:shard:3", "nightly", 30)
+    a = member(app, Partitions(locks, shards=SHARDS, ttl=0.3, group="g"))
+    settle(a)
+    assert "missing" not in caplog.text
+    said = "shards 3 missing: their messages wait for locks of group g that nightly holds"
+    until(lambda: a.step() is not None and said in caplog.text, "it has said so")
+    settle(a)
+    assert caplog.text.count("missing") == 1
+    assert not a.steady
+    locks.release(other)
+    settle(a)
+    assert a.steady
+
+
 def test_more_members_than_shards_leave_some_idle_and_nothing_moves(app, locks):
     scope = Partitions(locks, shards=2)
     all_ = [member(app, scope) for _ in range(4)]

@@ -78,6 +78,35 @@ def test_doctor_says_when_the_owner_of_a_shard_does_not_handle_a_topic_of_the_ot
     locks.close()
 
 
+def test_doctor_says_when_members_of_a_group_have_different_numbers_of_shards(busy):
+    locks = DatabaseLocks(busy.engine)
+    locks.create_schema()
+    ones, others = (
+        busy.worker(scope=Partitions(locks, shards=n, group="g"), threads=1) for n in (2, 6)
+    )
+    says = ("members of group g have different numbers of shards (2, 6)", "owned by no live member")
+    with ones, others:
+        for worker in (ones, others):
+            worker.start()
+        until(lambda: _beats(ones, others) or all(s in told(busy) for s in says), "doctor says so")
+    locks.close()
+
+
+def test_doctor_says_nothing_of_a_shard_that_another_group_looks_at(busy):
+    locks = DatabaseLocks(busy.engine)
+    locks.create_schema()
+    locks.acquire("g:shard:5", "another", 30)
+    scopes = [Partitions(locks, shards=n, group=group) for n, group in ((6, "g"), (2, "h"))]
+    ones, others = (busy.worker(scope=scope, threads=1) for scope in scopes)
+    with ones, others:
+        says = "1 shard is owned by no live member (5)"
+        ones.start()
+        until(lambda: _beats(ones) or says in told(busy), "doctor says so")
+        others.start()
+        until(lambda: _beats(ones, others) or told(busy) == "", "the other group looks there")
+    locks.close()
+
+
 def _beats(*workers):
     for worker in workers:
         worker.instance.heartbeat.wake()
