@@ -935,7 +935,8 @@ WHERE msgworker_job.job_id = %s AND msgworker_job.table_name = %s AND msgworker_
 
 -- ==================== locks: Locks with tokens, and the dealing of messages to instance types
 
--- undealt: Messages without an instance type that may be claimed, oldest first; behind `after`
+-- undealt: Messages without an instance type, or with this one, that may be claimed, oldest first; behind
+--     `after`
 SELECT msgworker_message.msg_id, msgworker_message.object_id
 FROM msgworker_message FORCE INDEX (msgworker_message_flag)
 WHERE msgworker_message.instance_type IS NULL AND msgworker_message.mw_open_object IS NOT NULL AND
@@ -989,13 +990,23 @@ UPDATE msgworker_message SET instance_type=%s WHERE msgworker_message.msg_id IN 
     (msgworker_message.status = 0 OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.instance_type IS NULL;
 
--- take_back: Remove a flag from claimable messages; how many, up to `limit`
+-- take_back: Remove this flag from messages that still have it; how many that were
 SELECT msgworker_message.msg_id
-FROM msgworker_message FORCE INDEX (msgworker_message_flag)
-WHERE msgworker_message.instance_type = %s AND msgworker_message.mw_open_object IS NOT NULL AND
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND (msgworker_message.status = 0 OR
+    msgworker_message.status = -1 AND coalesce(msgworker_message.error_try_times, 0) < 3) AND
+    msgworker_message.instance_type = %s FOR UPDATE SKIP LOCKED;
+UPDATE msgworker_message SET instance_type=%s WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND
     (msgworker_message.status = 0 OR msgworker_message.status = -1 AND
-    coalesce(msgworker_message.error_try_times, 0) < 3)
- LIMIT %s;
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.instance_type = %s;
+SELECT msgworker_message.msg_id
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND (msgworker_message.status = 0 OR
+    msgworker_message.status = -1 AND coalesce(msgworker_message.error_try_times, 0) < 3) AND
+    msgworker_message.instance_type = %s FOR UPDATE SKIP LOCKED;
+UPDATE msgworker_message SET instance_type=%s WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND
+    (msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.instance_type = %s;
 SELECT msgworker_message.msg_id
 FROM msgworker_message
 WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND (msgworker_message.status = 0 OR

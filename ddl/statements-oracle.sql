@@ -1298,7 +1298,8 @@ WHERE msgworker_job.job_id = :mw_job AND msgworker_job.table_name = :table_name_
 
 -- ==================== locks: Locks with tokens, and the dealing of messages to instance types
 
--- undealt: Messages without an instance type that may be claimed, oldest first; behind `after`
+-- undealt: Messages without an instance type, or with this one, that may be claimed, oldest first; behind
+--     `after`
 SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_flag) */ msgworker_message.msg_id,
     msgworker_message.object_id
 FROM msgworker_message
@@ -1404,17 +1405,39 @@ UPDATE msgworker_message SET instance_type=:instance_type WHERE msgworker_messag
     */) AND (msgworker_message.status = 0 OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.instance_type IS NULL;
 
--- take_back: Remove a flag from claimable messages; how many, up to `limit`
-SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_flag) */ msgworker_message.msg_id
+-- take_back: Remove this flag from messages that still have it; how many that were
+SELECT msgworker_message.msg_id
 FROM msgworker_message
-WHERE CASE WHEN (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
-    coalesce(msgworker_message.error_try_times, 0) < 3) THEN msgworker_message.instance_type END = :param_1
-    AND CASE WHEN (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
-    coalesce(msgworker_message.error_try_times, 0) < 3) THEN coalesce(msgworker_message.object_id, CASE WHEN
-    (msgworker_message.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END IS NOT NULL AND
-    (msgworker_message.status = 0 OR msgworker_message.status = -1 AND
-    coalesce(msgworker_message.error_try_times, 0) < 3)
- FETCH FIRST 1000 ROWS ONLY;
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND (msgworker_message.status = 0 OR
+    msgworker_message.status = -1 AND coalesce(msgworker_message.error_try_times, 0) < 3) AND
+    msgworker_message.instance_type = :instance_type_1 FOR UPDATE SKIP LOCKED;
+UPDATE msgworker_message SET instance_type=:instance_type WHERE msgworker_message.msg_id IN (/* each of mw_ids
+    */) AND (msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.instance_type = :instance_type_1;
+SELECT msgworker_message.msg_id
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND (msgworker_message.status = 0 OR
+    msgworker_message.status = -1 AND coalesce(msgworker_message.error_try_times, 0) < 3) AND
+    msgworker_message.instance_type = :instance_type_1 FOR UPDATE SKIP LOCKED;
+UPDATE msgworker_message SET instance_type=:instance_type WHERE msgworker_message.msg_id IN (/* each of mw_ids
+    */) AND (msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.instance_type = :instance_type_1;
+SELECT msgworker_message.msg_id
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND (msgworker_message.status = 0 OR
+    msgworker_message.status = -1 AND coalesce(msgworker_message.error_try_times, 0) < 3) AND
+    msgworker_message.instance_type = :instance_type_1 FOR UPDATE SKIP LOCKED;
+UPDATE msgworker_message SET instance_type=:instance_type WHERE msgworker_message.msg_id IN (/* each of mw_ids
+    */) AND (msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.instance_type = :instance_type_1;
+SELECT msgworker_message.msg_id
+FROM msgworker_message
+WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND (msgworker_message.status = 0 OR
+    msgworker_message.status = -1 AND coalesce(msgworker_message.error_try_times, 0) < 3) AND
+    msgworker_message.instance_type = :instance_type_1 FOR UPDATE SKIP LOCKED;
+UPDATE msgworker_message SET instance_type=:instance_type WHERE msgworker_message.msg_id IN (/* each of mw_ids
+    */) AND (msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.instance_type = :instance_type_1;
 SELECT msgworker_message.msg_id
 FROM msgworker_message
 WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND (msgworker_message.status = 0 OR

@@ -1127,7 +1127,8 @@ WHERE msgworker_job.job_id = %(mw_job)s::BIGINT AND msgworker_job.table_name = %
 
 -- ==================== locks: Locks with tokens, and the dealing of messages to instance types
 
--- undealt: Messages without an instance type that may be claimed, oldest first; behind `after`
+-- undealt: Messages without an instance type, or with this one, that may be claimed, oldest first; behind
+--     `after`
 SELECT msgworker_message.msg_id, msgworker_message.object_id
 FROM msgworker_message
 WHERE msgworker_message.instance_type IS NULL AND CASE WHEN ((msgworker_message.status IN (0, 1) OR
@@ -1164,15 +1165,7 @@ UPDATE msgworker_message SET instance_type=%(instance_type)s::VARCHAR WHERE msgw
     msgworker_message.status > -2 AND msgworker_message.status < 0 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.instance_type IS NULL;
 
--- take_back: Remove a flag from claimable messages; how many, up to `limit`
-SELECT msgworker_message.msg_id
-FROM msgworker_message
-WHERE msgworker_message.instance_type = %(instance_type_1)s::VARCHAR AND CASE WHEN ((msgworker_message.status
-    IN (0, 1) OR msgworker_message.status = -1 AND coalesce(msgworker_message.error_try_times, 0) < 3) AND
-    msgworker_message.status != 1) THEN 1 ELSE 0 END = 1 AND (msgworker_message.status > -1 AND
-    msgworker_message.status < 1 OR msgworker_message.status > -2 AND msgworker_message.status < 0 AND
-    coalesce(msgworker_message.error_try_times, 0) < 3)
- LIMIT %(param_1)s::INTEGER;
+-- take_back: Remove this flag from messages that still have it; how many that were
 SELECT msgworker_message.msg_id
 FROM msgworker_message
 WHERE msgworker_message.msg_id IN (/* each of mw_ids */) AND (msgworker_message.status > -1 AND

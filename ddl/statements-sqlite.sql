@@ -995,7 +995,8 @@ WHERE msgworker_job.job_id = ? AND msgworker_job.table_name = ? AND msgworker_jo
 
 -- ==================== locks: Locks with tokens, and the dealing of messages to instance types
 
--- undealt: Messages without an instance type that may be claimed, oldest first; behind `after`
+-- undealt: Messages without an instance type, or with this one, that may be claimed, oldest first; behind
+--     `after`
 SELECT msgworker_message.msg_id, msgworker_message.object_id
 FROM msgworker_message
 WHERE msgworker_message.instance_type IS NULL AND CASE WHEN ((msgworker_message.status IN (0, 1) OR
@@ -1027,15 +1028,7 @@ FROM json_each(?)) AND (msgworker_message.status > -1 AND msgworker_message.stat
     msgworker_message.status > -2 AND msgworker_message.status < 0 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) AND msgworker_message.instance_type IS NULL;
 
--- take_back: Remove a flag from claimable messages; how many, up to `limit`
-SELECT msgworker_message.msg_id
-FROM msgworker_message
-WHERE msgworker_message.instance_type = ? AND CASE WHEN ((msgworker_message.status IN (0, 1) OR
-    msgworker_message.status = -1 AND coalesce(msgworker_message.error_try_times, 0) < 3) AND
-    msgworker_message.status != 1) THEN 1 ELSE 0 END = 1 AND (msgworker_message.status > -1 AND
-    msgworker_message.status < 1 OR msgworker_message.status > -2 AND msgworker_message.status < 0 AND
-    coalesce(msgworker_message.error_try_times, 0) < 3)
- LIMIT ? OFFSET ?;
+-- take_back: Remove this flag from messages that still have it; how many that were
 UPDATE msgworker_message SET instance_type=? WHERE msgworker_message.msg_id IN (SELECT value
 FROM json_each(?)) AND (msgworker_message.status > -1 AND msgworker_message.status < 1 OR
     msgworker_message.status > -2 AND msgworker_message.status < 0 AND

@@ -129,19 +129,22 @@ class Dealer:
     def _deal_until(
         self, stopping: threading.Event, t: Tables, poll_seconds: float, longest: float
     ) -> None:
-        until, failures = time.monotonic() + longest, 0
+        until, failures, stands_by = time.monotonic() + longest, 0, False
         while not stopping.is_set():
             step = max(0.0, min(STEP_SECONDS, until - time.monotonic()))
             try:
                 with hold(self._locks, self.name, ttl=self.ttl, wait=step) as lease:
                     while not stopping.is_set() and lease.live():
                         dealt = self._deal_all(t, lease.check, stopping)
-                        failures, until = 0, time.monotonic() + longest
+                        failures, until, stands_by = 0, time.monotonic() + longest, False
                         if not dealt:
                             stopping.wait(poll_seconds)
-            except errors.LeaseBusy:
+            except errors.LeaseBusy as error:
                 if time.monotonic() >= until:
                     raise
+                if not stands_by:
+                    log.info("dealer: standing by: %s", error)
+                stands_by = True
             except (errors.LeaseLost, errors.LocksUnavailable, errors.DatabaseUnavailable) as error:
                 failures += 1
                 if failures == 1 and not stopping.is_set():
@@ -198,13 +201,16 @@ class Dealer:
                 check()
                 if time.monotonic() - looked >= POLL_SECONDS:
                     members, looked = self._members(t), time.monotonic()
-                with connecting(self._app.engine) as conn:
-                    found = store.undealt(conn, t, after=after)
+                found = self._undealt(t, after=after)
                 if not (rows := [row for row in found if row.msg_id <= last]):
                     break
                 count += self._deal_some(t, members, rows)
                 after = rows[-1].msg_id
             return count
+
+    def _undealt(self, t: Tables, **which: Any) -> list[Undealt]:
+        with connecting(self._app.engine) as conn:
+            return store.undealt(conn, t, **which)
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:
@@ -233,12 +239,11 @@ class Dealer:
         self._dealt = {kind: count for kind, count in self._dealt.items() if kind in members}
         back = 0
         for kind in there - set(members) - live:
-            while True:
+            after: int | None = None
+            while ids := [row.msg_id for row in self._undealt(t, flag=kind, after=after)]:
                 with writing(self._app.engine) as conn:
-                    taken = store.take_back(conn, t, kind)
-                back += taken
-                if taken == 0:
-                    break
+                    back += store.take_back(conn, t, ids, kind)
+                after = ids[-1]
         if back:
             facts = {"event": "dealt_again", "count": back}
             text = "dealer: took back %s whose instance type no live instance has"

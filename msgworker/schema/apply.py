@@ -167,6 +167,7 @@ def create(
 
 def create_locks(engine: Engine, t: Tables) -> list[str]:
     """Create the table of locks alone, where it is missing; the names of what was created."""
+    _refuse_translation(engine, t.spec.schema)
     of(engine).set_up(engine)
 
     def missing() -> list[Step]:

@@ -176,21 +176,22 @@ class Undealt(NamedTuple):
 
 
 def undealt(
-    conn: Connection, t: Tables, *, after: int | None = None, limit: int = BATCH
+    conn: Connection,
+    t: Tables,
+    *,
+    flag: str | None = None,
+    after: int | None = None,
+    limit: int = BATCH,
 ) -> list[Undealt]:
-    """Messages without an instance type that may be claimed, oldest first; behind `after`."""
-    c = t.cols()
-    query = _claimable(t, sa.select(c.msg_id, c.object_id), None).order_by(c.msg_id)
-    query = query if after is None else query.where(c.msg_id > after)
-    return [Undealt(*row) for row in fetch(conn, query.limit(limit), {})]
-
-
-def _claimable(t: Tables, query: Any, flag: str | None) -> Any:
-    """Of the messages with this flag, or without one."""
+    """Messages without an instance type, or with this one, that may be claimed, oldest first;
+    behind `after`."""
     c = t.cols()
     which = t.slice_key(c, "instance_type") == flag  # None: IS NULL
     waits = (t.slice_rows(c, "instance_type"), t.claimable(c))
-    return t.hinted(query, t.message, "flag").where(which, *waits)
+    query = sa.select(c.msg_id, c.object_id).order_by(c.msg_id)
+    query = t.hinted(query, t.message, "flag").where(which, *waits)
+    query = query if after is None else query.where(c.msg_id > after)
+    return [Undealt(*row) for row in fetch(conn, query.limit(limit), {})]
 
 
 def flags(conn: Connection, t: Tables) -> dict[str, int]:
@@ -242,10 +243,9 @@ def deal(conn: Connection, t: Tables, msg_ids: Sequence[int], flag: str) -> int:
     return _write(conn, t, msg_ids, None, flag)
 
 
-def take_back(conn: Connection, t: Tables, flag: str, *, limit: int = BATCH) -> int:
-    """Remove a flag from claimable messages; how many, up to `limit`."""
-    query = _claimable(t, sa.select(t.cols().msg_id), flag).limit(limit)
-    return _write(conn, t, list(conn.scalars(query)), flag, None)
+def take_back(conn: Connection, t: Tables, msg_ids: Sequence[int], flag: str) -> int:
+    """Remove this flag from messages that still have it; how many that were."""
+    return _write(conn, t, msg_ids, flag, None)
 
 
 def _write(

@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import SchemaError
+from msgworker.coordination import DatabaseLocks
 from tests.support.rows import send
 from tests.support.waiting import in_thread, until
 
@@ -36,7 +37,8 @@ def test_apps_of_one_shape_write_to_their_own_schemas(database, make_app):
         for name in sa.inspect(conn).get_table_names():
             conn.exec_driver_sql(f"CREATE TABLE other.{name} (LIKE public.{name} INCLUDING ALL)")
     mapped = make_app(engine.execution_options(schema_translate_map={None: "other"}))
-    for make in (mapped.create_schema, mapped.upgrade_schema):
+    locks = DatabaseLocks(mapped.engine)
+    for make in (mapped.create_schema, mapped.upgrade_schema, locks.create_schema):
         with pytest.raises(SchemaError, match="table names the schema"):
             make()
     for app in (first, mapped):

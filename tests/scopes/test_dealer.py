@@ -84,6 +84,18 @@ def test_what_is_locked_hides_nothing_behind_it_and_is_in_no_share(app, monkeypa
     assert dealer.deal_once() == 4
 
 
+@pytest.mark.requires("row_locks")
+def test_what_is_locked_of_a_type_without_an_instance_hides_nothing_behind_it(app, monkeypatch):
+    monkeypatch.setattr(store, "undealt", functools.partial(store.undealt, limit=2))
+    ids = send(app, *"abcde")
+    table, t = Table(app), app.tables.message
+    table.edit(instance_type="gone")
+    with app.engine.begin() as other:
+        other.execute(sa.update(t).where(t.c.msg_id < ids[3]).values(topic="u"))
+        assert Dealer(app, ["asA"]).deal_once() == 2
+    assert table.column("instance_type") == ["gone"] * 3 + ["asA"] * 2
+
+
 def test_what_a_flag_without_an_instance_has_left_is_dealt_again(app):
     send(app, *(f"C-{i}" for i in range(12)))
     table = Table(app)
@@ -172,13 +184,15 @@ def test_who_has_got_fewest_gets_the_next():
 
 
 @pytest.mark.parametrize("wait", [0, 1.6])
-def test_a_dealer_stands_by_for_as_long_as_it_is_told(app, wait):
+def test_a_dealer_stands_by_for_as_long_as_it_is_told(app, wait, caplog):
+    caplog.set_level("INFO", "msgworker.coordination")
     dealer = Dealer(app, ["asA"])
     with hold(DatabaseLocks(app.engine), dealer.name):
         begun = time.monotonic()
         with pytest.raises(LeaseBusy):
             dealer.run(wait=wait)
     assert wait <= time.monotonic() - begun < wait + 30
+    assert caplog.text.count("dealer: standing by: lock 'dealer:msgworker_message'") == bool(wait)
 
 
 def test_a_dealer_that_was_stopped_deals_again(app, monkeypatch):

@@ -399,12 +399,11 @@ def scope_acts(t: Tables, log: Log) -> Iterator[Any]:
         yield slices.other_numbers, {}
     if t.has("instance_type"):
         yield locks.undealt, {}
+        yield locks.undealt, {"flag": "asA"}
         yield locks.flags, {}
         yield locks.flags_of, {"objects": [str(n) for n in many]}
         yield locks.deal, {"msg_ids": many, "flag": "asA"}
-        log.rows = {"SELECT": [(1,), (2,)]}
-        yield locks.take_back, {"flag": "asA"}
-        log.rows = {}
+        yield locks.take_back, {"msg_ids": many, "flag": "asA"}
     yield instances.stands_of, {"ids": many}
     mine = {"name": "x", "owner": "me"}
     yield locks.there, {"names": ["x", "y"]}
