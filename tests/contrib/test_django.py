@@ -262,6 +262,51 @@ for fn in (lambda: url_of("memory"), lambda: url_of("none"), app):
     assert done.stderr.count("OPTIONS odd are not taken over") == 1
 
 
+def test_options_of_tls_and_addresses_are_taken_over():
+    script = """
+import pymysql
+from django.conf import settings
+given = {"address": ("postgresql", {"hostaddr": "10.0.0.7", "sslnegotiation": "direct"})}
+given |= {mode or "none": ("mysql", {"ssl_mode": mode} if mode else {}) for mode in
+          ("DISABLED", "PREFERRED", None, "REQUIRED", "VERIFY_CA", "odd")}
+given |= {f"ca {mode}": ("mysql", {"ssl_mode": mode, "ssl": {"ca": "/ca.pem"}})
+          for mode in ("VERIFY_CA", "VERIFY_IDENTITY")}
+settings.configure(DATABASES={"default": {}} | {
+    alias: {"ENGINE": f"django.db.backends.{engine}", "NAME": "crm", "HOST": "db", "OPTIONS": opts}
+    for alias, (engine, opts) in given.items()
+})
+from msgworker.contrib.django.connection import url_of
+for alias in given:
+    try:
+        url = url_of(alias)
+        args = url.get_dialect()().create_connect_args(url)[1]
+        print(alias, {name: args[name] for name in sorted(args) if "ssl" in name or "addr" in name})
+        if alias in ("none", "REQUIRED"):
+            conn = pymysql.connect(**args, defer_connect=True)
+            print(conn._ssl_required, conn.ctx.check_hostname)
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+    done = run({**os.environ, "PYTHONPATH": str(ROOT)}, "-c", AS_MYSQLDB + script)
+    no_host = {"check_hostname": False}
+    assert done.stdout.splitlines() == [
+        "address {'hostaddr': '10.0.0.7', 'sslnegotiation': 'direct'}",
+        "DISABLED {'ssl_disabled': 'true'}",
+        "PREFERRED {}",
+        "none {}",
+        "False False",
+        f"REQUIRED {{'ssl': {no_host}}}",
+        "True False",
+        "ConfigError database 'VERIFY_CA': ssl_mode is one of DISABLED, PREFERRED, REQUIRED, "
+        "VERIFY_CA, VERIFY_IDENTITY, and those that verify need the ca of ssl, got 'VERIFY_CA'",
+        "ConfigError database 'odd': ssl_mode is one of DISABLED, PREFERRED, REQUIRED, "
+        "VERIFY_CA, VERIFY_IDENTITY, and those that verify need the ca of ssl, got 'odd'",
+        f"ca VERIFY_CA {{'ssl': { {'ca': '/ca.pem'} | no_host }}}",
+        f"ca VERIFY_IDENTITY {{'ssl': { {'ca': '/ca.pem', 'check_hostname': True} }}}",
+    ], done.stderr
+    assert "not taken over" not in done.stderr
+
+
 @pytest.mark.long
 def test_several_hosts_of_a_database_are_taken_over_as_libpq_takes_them():
     script = """

@@ -81,13 +81,19 @@ def _table(given: Any) -> MessageTable | None:
 # --- The URL of a database of the setting DATABASES.
 
 log = logger("msgworker.django")
-_LIBPQ = (
-    *("sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl", "sslpassword", "service"),
-    *("passfile", "connect_timeout", "options", "application_name", "target_session_attrs"),
-    *("keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count"),
-    *("tcp_user_timeout", "gssencmode", "channel_binding"),
-)
+_NO_OPTIONS = {
+    *("dbname", "host", "port", "user", "password", "client_encoding", "replication"),
+}
+"""Of libpq: what Django has settings for, and what a connection of ours has in its own way."""
 _MYSQL = ("charset", "unix_socket", "read_default_file", "connect_timeout", "init_command")
+_TLS = {
+    "DISABLED": {"ssl_disabled": "true"},
+    "PREFERRED": {},  # as without ssl_mode
+    "REQUIRED": {"ssl_check_hostname": "false"},
+    "VERIFY_CA": {"ssl_check_hostname": "false"},
+    "VERIFY_IDENTITY": {"ssl_check_hostname": "true"},
+}
+"""What each ssl_mode is for PyMySQL, which checks a certificate where it has that of a CA."""
 _OF_DJANGO = {
     *("isolation_level", "server_side_binding", "assume_role", "pool", "cursor_factory"),
     *("transaction_mode", "timeout", "use_returning_into", "threaded", "sql_mode"),
@@ -112,7 +118,7 @@ def url_of(alias: str) -> sa.URL:
 
 
 def _postgresql(alias: str, given: Mapping[str, Any]) -> sa.URL:
-    query, host, port = _query(alias, given, _LIBPQ), given.get("HOST") or "", given.get("PORT")
+    query, host, port = _query(alias, given, _libpq()), given.get("HOST") or "", given.get("PORT")
     if role := (given.get("OPTIONS") or {}).get("assume_role"):
         role = re.sub(r"([\\ ])", r"\\\1", role)
         query["options"] = f"{query.get('options', '')} -c role={role}".strip()
@@ -132,11 +138,28 @@ def _postgresql(alias: str, given: Mapping[str, Any]) -> sa.URL:
     return _url(alias, "postgresql+psycopg", given, query)
 
 
+def _libpq() -> list[str]:
+    """The options of libpq; none without psycopg, which is asked for when it is to connect."""
+    try:
+        from psycopg import pq
+    except ImportError:
+        return []
+    known = (one.keyword.decode() for one in pq.Conninfo.get_defaults())
+    return [name for name in known if name not in _NO_OPTIONS]
+
+
 def _mysql(alias: str, given: Mapping[str, Any]) -> sa.URL:
-    query = _query(alias, given, (*_MYSQL, "ssl"))
-    ssl = query.pop("ssl", None)
+    query = _query(alias, given, (*_MYSQL, "ssl", "ssl_mode"))
+    ssl, mode = query.pop("ssl", None), query.pop("ssl_mode", "PREFERRED")
     if isinstance(ssl, Mapping):
         query |= {f"ssl_{name}": value for name, value in ssl.items()}
+    checks = str(mode).startswith("VERIFY_")
+    if mode not in _TLS or (checks and not {"ssl_ca", "ssl_capath"}.intersection(query)):
+        raise ConfigError(
+            f"database {alias!r}: ssl_mode is one of {', '.join(_TLS)}, and those that verify need "
+            f"the ca of ssl, got {mode!r:.80}"
+        )
+    query |= _TLS[mode]
     query.setdefault("charset", "utf8mb4")
     if str(given.get("HOST") or "").startswith("/"):
         query["unix_socket"] = given["HOST"]
