@@ -233,6 +233,29 @@ def revision(config: Any, name: str, text: str) -> None:
     (folder / "versions" / f"{name}.py").write_text(text)
 
 
+def test_doctor_says_which_index_a_batch_of_alembic_has_turned(sqlite):
+    """SQLAlchemy reads no DESC of an index of SQLite."""
+    from alembic.migration import MigrationContext
+    from alembic.operations import Operations
+
+    app = App(sqlite.url)
+    app.create_schema()
+    with app.engine.begin() as conn:
+        op = Operations(MigrationContext.configure(conn))
+        with op.batch_alter_table("msgworker_message", recreate="always") as batch:
+            batch.add_column(sa.Column("extra", sa.Integer))
+
+    def found():
+        return [one for one in App(sqlite.url).ops.doctor() if "another order" in one.text]
+
+    (one,) = found()
+    assert "index msgworker_message_urgent" in one.text
+    with app.engine.begin() as conn:
+        for statement in one.fix:
+            conn.exec_driver_sql(statement)
+    assert found() == []
+
+
 def test_the_env_py_of_the_page_makes_an_empty_revision(sqlite, migrations):
     from alembic import command
 

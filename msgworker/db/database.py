@@ -228,12 +228,13 @@ NOTHING = Was()
 class LiveIndex(NamedTuple):
     """An index in the catalogue. columns: None for an expression. finished: its creation was not
     interrupted, on any partition. where: its predicate; None = it has none, or the database has no
-    such indexes."""
+    such indexes. descending: which of its keys are; () = unknown."""
 
     unique: bool
     columns: tuple[str | None, ...]
     finished: bool = True
     where: str | None = None
+    descending: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

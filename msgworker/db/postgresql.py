@@ -45,6 +45,7 @@ from msgworker.db.drivers import CONNECT_SECONDS, PROGRAM
 from msgworker.db.engine import beside
 from msgworker.db.errors import code_of, is_lost_by_its_text, raise_lost
 from msgworker.db.types import KeyText
+from msgworker.logs import logger
 
 _LIBPQ: dict[str, int | str] = {
     "fallback_application_name": PROGRAM,
@@ -340,11 +341,14 @@ class PostgreSQL(Database):
         new = f"{name}_new"  # of at most 30 characters
         made = statement.replace(f"INDEX {quote(name)} ", f"INDEX {quote(new)} ", 1)
         drop = self.drop_index(sql, name, index.table)
-        there = self.drop_index(sql, new, index.table).removeprefix("DROP INDEX ")
+        away = self.drop_index(sql, new, index.table)
+        there = away.removeprefix("DROP INDEX ")
         return [
+            # what is left of one that was ended in the middle
+            away.replace("DROP INDEX", "DROP INDEX CONCURRENTLY IF EXISTS", 1),
             self.index_online(made)[0],
-            drop.replace("DROP INDEX", "DROP INDEX CONCURRENTLY", 1),
-            f"ALTER INDEX {there} RENAME TO {quote(name)}",
+            f"DO $$ BEGIN PERFORM set_config('lock_timeout', '{LOCK_SECONDS}s', true); "
+            f"{drop}; ALTER INDEX {there} RENAME TO {quote(name)}; END $$",
         ]
 
     def drop_unfinished(self, sql: sa.Dialect, table: sa.Table, index: str) -> str:
@@ -370,9 +374,15 @@ class PostgreSQL(Database):
                 # and again instead of waiting in a statement, and the SET ends the snapshot of the
                 # SELECT.
                 key = zlib.crc32(what.encode()) - 2**31
-                taken = False
+                taken, looks = False, 0
                 while not taken:
                     taken = bool(conn.scalar(sa.select(sa.func.pg_try_advisory_xact_lock(key))))
+                    looks += 1
+                    if not taken and looks == _LOOKS_IN_SILENCE:
+                        owner = conn.scalar(sa.text(_HOLDS), {"low": key % 2**32})
+                        text = "waiting for another upgrade of these tables, of session %s"
+                        ends = "pg_terminate_backend(%s) ends it if its program is gone"
+                        log.warning(f"{text}; {ends}", owner, owner)
                     conn.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
                     time.sleep(0 if taken else _LOOK_SECONDS)
                 yield
@@ -741,6 +751,7 @@ _IDENTITY = (
 )
 
 
+log = logger("msgworker.dialects")
 _TROUBLES = {
     "23505": Trouble.RACE,
     **dict.fromkeys(("40001", "40P01", "55P03", "57014", "72000"), Trouble.AGAIN),
@@ -757,6 +768,13 @@ _CLASSES = {  # the first two characters of a code that is not listed above
 FREE_SPACE = {"fillfactor": 90}
 """Leaves space in each page for new versions of rows."""
 _LOOK_SECONDS = 0.5
+_LOOKS_IN_SILENCE = 10
+_HOLDS = (
+    "SELECT min(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1"
+    " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    " AND objid::bigint = :low"
+)
+"""Who has the advisory lock of this key, by its lower half."""
 """Between two tries to be in turn."""
 _KNOWS_WITH = not sa.__version__.startswith("2.0.")
 """Whether SQLAlchemy has the storage parameters of a table."""

@@ -175,18 +175,21 @@ class SQLite(database.Database):
         self, conn: sa.Connection, table: sa.Table, inspector: Inspector | None = None
     ) -> dict[str, database.LiveIndex]:
         query = (  # the inspector leaves out indexes on expressions
-            "SELECT lower(i.name), coalesce(sql, 'UNIQUE ON'), json_group_array(x.name)"
+            "SELECT lower(i.name), coalesce(sql, 'UNIQUE ON'), json_group_array(x.name),"
+            " json_group_array(x.desc)"
             " FROM sqlite_master i, pragma_index_xinfo(i.name) x"
             " WHERE type = 'index' AND lower(tbl_name) = lower(:table) AND x.key = 1"
             " GROUP BY i.name"
         )
         made = {}
-        for name, text, columns in conn.execute(sa.text(query), {"table": table.name}):
+        for name, text, columns, orders in conn.execute(sa.text(query), {"table": table.name}):
             where = _WHERE.search(text)
             unique = re.match(r"\s*(CREATE\s+)?UNIQUE\b", text, re.I) is not None
-            on = tuple(json.loads(columns))
             made[str(name)] = database.LiveIndex(
-                unique, on, where=None if where is None else where[1]
+                unique,
+                tuple(json.loads(columns)),
+                where=None if where is None else where[1],
+                descending=tuple(map(bool, json.loads(orders))),
             )
         return made
 

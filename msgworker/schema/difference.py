@@ -13,6 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection, Inspector
 from sqlalchemy.sql import visitors
+from sqlalchemy.sql.operators import desc_op
 from sqlalchemy.types import NullType
 
 from msgworker.db.catalogue import holds_json, is_lob, max_number, max_text, takes_any_text
@@ -37,7 +38,7 @@ class Difference:
     what we write, and why; only of our own tables: see `faults` for the message table. indexes:
     those that are missing, the guard first. unfinished: those whose creation was interrupted.
     other: those that are no such index, and why; theirs: of which these are not made for us.
-    wide: those of 0.2.0, with more rows."""
+    wide: those of 0.2.0, with more rows. unsorted: those in another order, which serve slowly."""
 
     exists: bool | None
     columns: tuple[sa.Column[Any], ...] = ()
@@ -47,6 +48,7 @@ class Difference:
     other: tuple[tuple[sa.Index, str], ...] = ()
     theirs: tuple[sa.Index, ...] = ()
     wide: tuple[sa.Index, ...] = ()
+    unsorted: tuple[sa.Index, ...] = ()
 
     @property
     def hidden(self) -> list[sa.Column[Any]]:
@@ -88,6 +90,7 @@ def difference(wanted: sa.Table, live: LiveTable, database: Database) -> Differe
         ),
         theirs=tuple(i for i, one in found if _is_theirs(i, one)),
         wide=tuple(i for i, one in found if _is_wide(database, i, one)),
+        unsorted=tuple(i for i, one in found if not _other(database, i, one) and _turned(i, one)),
     )
 
 
@@ -151,6 +154,12 @@ def _is_theirs(index: sa.Index, live: LiveIndex) -> bool:
     ours = {column.name.lower() for column in index.table.c}
     others = any(name is not None and name.lower() not in ours for name in live.columns)
     return others or (live.unique and not index.unique)
+
+
+def _turned(index: sa.Index, live: LiveIndex) -> bool:
+    """One of its keys is in the other direction."""
+    ours = tuple(getattr(key, "modifier", None) is desc_op for key in index.expressions)
+    return live.descending not in ((), ours)
 
 
 def _is_wide(database: Database, index: sa.Index, live: LiveIndex) -> bool:

@@ -188,7 +188,7 @@ def undealt(
     c = t.cols()
     which = t.slice_key(c, "instance_type") == flag  # None: IS NULL
     waits = (t.slice_rows(c, "instance_type"), t.claimable(c))
-    query = sa.select(c.msg_id, c.object_id).order_by(c.msg_id)
+    query: Any = sa.select(c.msg_id, c.object_id).order_by(c.msg_id)
     query = t.hinted(query, t.message, "flag").where(which, *waits)
     query = query if after is None else query.where(c.msg_id > after)
     return [Undealt(*row) for row in fetch(conn, query.limit(limit), {})]

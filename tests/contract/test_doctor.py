@@ -344,6 +344,8 @@ def test_an_index_of_before_that_has_more_rows_serves_and_is_built_anew(make_app
     (told,) = [one for one in other.ops.doctor() if one.check == "indexes"]
     assert told.severity is Severity.ADVISED
     assert "build it anew" in told.text
+    if len(told.fix) > 2:
+        run(app, *told.fix[:-1])  # who was ended there begins anew
     run(app, *told.fix)
     (told,) = [one for one in make_app().ops.doctor() if one.check == "indexes"]
     assert told.severity is Severity.FINE

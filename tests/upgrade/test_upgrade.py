@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, MessageTable, SchemaError
+from msgworker.db import postgresql as dialect
 from msgworker.db.database import NAMES, of
 from msgworker.doctor import Severity
 from msgworker.schema.apply import Step
@@ -265,6 +267,25 @@ def test_doctor_names_both_versions(database: Any, make_app: Callable[..., App])
         f"the schema is version 8, this package wants {NEWEST}: run "
         "`msgworker db pkg.module:app upgrade`"
     )
+
+
+def test_an_upgrade_says_for_which_one_it_waits(
+    postgresql: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The host of the other one may be gone, and the server takes hours to notice."""
+    monkeypatch.setattr(dialect, "_LOOKS_IN_SILENCE", 2)
+    app = App(postgresql.url)
+    app.create_schema()
+    upgrade = threading.Thread(target=app.upgrade_schema)
+    with of(app.engine).in_turn(app.engine, "msgworker upgrade "):
+        upgrade.start()
+        until(lambda: "waiting for another upgrade" in caplog.text, "it says so")
+        with app.engine.connect() as conn:
+            (session,) = re.findall(r"pg_terminate_backend\((\d+)\)", caplog.text)
+            there = sa.text("SELECT count(*) FROM pg_stat_activity WHERE pid = :pid")
+            assert conn.scalar(there, {"pid": int(session)}) == 1
+    upgrade.join(60)
+    assert not upgrade.is_alive()
 
 
 @pytest.mark.long

@@ -138,14 +138,14 @@ def _postgresql(alias: str, given: Mapping[str, Any]) -> sa.URL:
     return _url(alias, "postgresql+psycopg", given, query)
 
 
-def _libpq() -> list[str]:
+def _libpq() -> tuple[str, ...]:
     """The options of libpq; none without psycopg, which is asked for when it is to connect."""
     try:
         from psycopg import pq
     except ImportError:
-        return []
+        return ()
     known = (one.keyword.decode() for one in pq.Conninfo.get_defaults())
-    return [name for name in known if name not in _NO_OPTIONS]
+    return tuple(name for name in known if name not in _NO_OPTIONS)
 
 
 def _mysql(alias: str, given: Mapping[str, Any]) -> sa.URL:
