@@ -20,7 +20,7 @@ from msgworker.coordination.lease import (
     need_centre,
     new_owner,
 )
-from msgworker.errors import ConfigError, LocksUnavailable
+from msgworker.errors import ConfigError, LocksUnavailable, SchemaError
 from msgworker.instance.state import InstanceView, Scope, ScopeMember
 from msgworker.table.columns import MOST_SHARDS, Slice
 from msgworker.table.spec import MessageTable
@@ -149,7 +149,7 @@ class Moving:
     def _guarded(self) -> float | None:
         try:
             pause = self.step()
-        except LocksUnavailable as error:
+        except (LocksUnavailable, SchemaError) as error:
             self._tell(error)
         except Exception as error:
             if self._away_since is None:

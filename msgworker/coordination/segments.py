@@ -6,6 +6,7 @@ is tried again soon; an empty one is skipped for a while.
 
 from __future__ import annotations
 
+import math
 import random
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any, Literal
 from msgworker.config import number
 from msgworker.coordination.lease import Lease, LockCentre, check_name, need_centre, new_owner
 from msgworker.coordination.partitions import Moving, monotonic
+from msgworker.counted import span
 from msgworker.errors import ConfigError
 from msgworker.instance.state import InstanceView, Scope, ScopeMember
 from msgworker.table.columns import MOST_SHARDS, Slice
@@ -117,6 +119,7 @@ class Walker(Moving):
         self._looking: tuple[int, ...] = ()  # at which shards, under the lock
         self._seen: set[int] = set()  # shards in which nothing could run when we last looked
         self._unscoped = False
+        self._busy: dict[str, float] = {}  # segments that others hold, since when; inf: it is said
 
     # ------------------------------------------------------------ for the claim loop
 
@@ -233,7 +236,9 @@ class Walker(Moving):
             lease = self.scope.locks.acquire(name, self.owner, self.scope.ttl)
             if lease is None:
                 busy = True
+                self._tell_busy(name, now)
                 continue
+            self._busy.pop(name, None)
             with self.lock:
                 self._segment, self._shards, self._lease = name, segments[name], lease
                 self._since = self._renewed_at = now
@@ -245,3 +250,18 @@ class Walker(Moving):
             return random.uniform(*BUSY_SECONDS)
         first = min((until for until in self._empty_until.values() if until > now), default=now)
         return max(BUSY_SECONDS[0], min(EMPTY_SECONDS, first - now))
+
+    def _tell_busy(self, name: str, now: float) -> None:
+        """Say once that another one keeps a segment for longer than a worker does."""
+        most = self.scope.ttl + self.scope.hold
+        if now - self._busy.setdefault(name, now) <= most:
+            return
+        self._busy[name] = now
+        holder = self.scope.locks.holder(name)
+        if holder is None or holder.age <= most:  # others take it in turns
+            return
+        self._busy[name] = math.inf
+        text = "segment %s: its messages wait for its lock, which %s has held for %s"
+        facts = {"event": "segment_busy", "segment": name}
+        whose = (name, holder.owner, span(holder.age))
+        self.log.warning(f"{text}; see `msgworker locks`", *whose, extra=facts)

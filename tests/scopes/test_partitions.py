@@ -207,6 +207,15 @@ def test_a_member_that_does_not_see_itself_looks_again_after_a_pause(app, locks,
     assert a.step() > 0
 
 
+def test_a_member_without_the_table_of_locks_says_how_to_make_it(app, locks, caplog):
+    a = member(app, Partitions(locks, shards=SHARDS))
+    with locks.engine.begin() as conn:
+        conn.exec_driver_sql("DROP TABLE msgworker_lock")
+    assert a._guarded() == 1
+    assert "create_schema() or `msgworker init-db" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
 def test_a_member_says_which_shards_it_waits_for_and_who_holds_them(app, locks, caplog):
     """A drain waited for a lock that another program held, and said nothing."""
     other = locks.acquire("g:shard:3", "nightly", 30)

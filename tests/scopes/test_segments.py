@@ -57,6 +57,17 @@ def test_the_layout_may_be_changed_while_it_runs(app, locks):
         scope.change({"s": [0, 2]})
 
 
+def test_a_worker_says_which_segment_another_program_keeps(app, locks, caplog):
+    """A drain waited for it, and said nothing."""
+    locks.acquire("order:segment:1", "nightly", 30)
+    one = Walker(Segments(locks, TWO, ttl=0.3, hold=0.01), standing(app.tables))
+    said = "segment order:segment:1: its messages wait for its lock, which nightly has held for"
+    until(lambda: one.step() is not None and said in caplog.text, "it has said so")
+    for _ in range(9):
+        one.step()
+    assert caplog.text.count("nightly") == 1
+
+
 def test_layouts_that_cannot_be_are_refused(locks):
     for wrong in (
         {},
