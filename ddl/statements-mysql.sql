@@ -943,6 +943,12 @@ WHERE msgworker_message.instance_type IS NULL AND msgworker_message.mw_open_obje
     (msgworker_message.status = 0 OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) ORDER BY msgworker_message.msg_id
  LIMIT %s;
+SELECT msgworker_message.msg_id, msgworker_message.object_id
+FROM msgworker_message FORCE INDEX (msgworker_message_flag)
+WHERE msgworker_message.instance_type = %s AND msgworker_message.mw_open_object IS NOT NULL AND
+    (msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) ORDER BY msgworker_message.msg_id
+ LIMIT %s;
 
 -- flags: The flags of unfinished messages, and of how many each
 SELECT msgworker_message.instance_type, count(*) AS count_1

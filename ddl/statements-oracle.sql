@@ -1311,6 +1311,17 @@ WHERE CASE WHEN (msgworker_message.status IN (0, 1) OR msgworker_message.status 
     (msgworker_message.status = 0 OR msgworker_message.status = -1 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) ORDER BY msgworker_message.msg_id
  FETCH FIRST 1000 ROWS ONLY;
+SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_flag) */ msgworker_message.msg_id,
+    msgworker_message.object_id
+FROM msgworker_message
+WHERE CASE WHEN (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) THEN msgworker_message.instance_type END = :param_1
+    AND CASE WHEN (msgworker_message.status IN (0, 1) OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) THEN coalesce(msgworker_message.object_id, CASE WHEN
+    (msgworker_message.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END IS NOT NULL AND
+    (msgworker_message.status = 0 OR msgworker_message.status = -1 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) ORDER BY msgworker_message.msg_id
+ FETCH FIRST 1000 ROWS ONLY;
 
 -- flags: The flags of unfinished messages, and of how many each
 SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_flag) */ CASE WHEN

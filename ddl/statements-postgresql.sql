@@ -1137,6 +1137,14 @@ WHERE msgworker_message.instance_type IS NULL AND CASE WHEN ((msgworker_message.
     msgworker_message.status < 1 OR msgworker_message.status > -2 AND msgworker_message.status < 0 AND
     coalesce(msgworker_message.error_try_times, 0) < 3) ORDER BY msgworker_message.msg_id
  LIMIT %(param_1)s::INTEGER;
+SELECT msgworker_message.msg_id, msgworker_message.object_id
+FROM msgworker_message
+WHERE msgworker_message.instance_type = %(instance_type_1)s::VARCHAR AND CASE WHEN ((msgworker_message.status
+    IN (0, 1) OR msgworker_message.status = -1 AND coalesce(msgworker_message.error_try_times, 0) < 3) AND
+    msgworker_message.status != 1) THEN 1 ELSE 0 END = 1 AND (msgworker_message.status > -1 AND
+    msgworker_message.status < 1 OR msgworker_message.status > -2 AND msgworker_message.status < 0 AND
+    coalesce(msgworker_message.error_try_times, 0) < 3) ORDER BY msgworker_message.msg_id
+ LIMIT %(param_1)s::INTEGER;
 
 -- flags: The flags of unfinished messages, and of how many each
 SELECT msgworker_message.instance_type, count(*) AS count_1

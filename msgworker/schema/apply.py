@@ -44,6 +44,7 @@ from msgworker.db.database import (
 from msgworker.db.errors import reason_of, trouble
 from msgworker.db.types import CreateColumn, CreateTable
 from msgworker.errors import SchemaError
+from msgworker.logs import logger
 from msgworker.message import Status
 from msgworker.schema import describe, requirements
 from msgworker.schema import rule as rules
@@ -57,7 +58,10 @@ ATTEMPTS = 24
 """A table that is in use is tried for so often, with longer and longer pauses: some minutes."""
 PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 10.0
+TOLD = 2
+"""At which attempt it is said: other programs that make the same are soon done."""
 PREFIX = "msgworker_"
+log = logger("msgworker.app")
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +228,7 @@ def _make(
             steps = missing()
             if len(part) == 1 and part[0] in steps:
                 attempts += 1
-                if not _may_be_free(error, attempts):
+                if not _may_be_free(part[0], error, attempts):
                     raise _refused(engine, t, part[0], error, "create") from error
             at_once = ()
         else:
@@ -342,7 +346,7 @@ def upgrade(
                 if step not in now.steps:  # another program has made it
                     continue
                 attempts += 1
-                if not _may_be_free(error, attempts):
+                if not _may_be_free(step, error, attempts):
                     with connecting(engine) as looking:
                         t, _ = _wanted(sa.inspect(looking), spec, database)
                     raise _refused(engine, t, step, error, "upgrade") from error
@@ -355,10 +359,13 @@ def upgrade(
     return first
 
 
-def _may_be_free(error: DBAPIError, attempts: int) -> bool:
+def _may_be_free(step: Step, error: DBAPIError, attempts: int) -> bool:
     """Whether a table that was in use may be tried again, behind a pause."""
     if trouble(error) is not Trouble.AGAIN or attempts > ATTEMPTS:
         return False
+    if attempts == TOLD:
+        text = "table %s is in use, and so %s is tried again for some minutes: %s"
+        log.warning(text, step.table, step.makes, reason_of(error))
     time.sleep(min(PAUSE_SECONDS * 1.5**attempts, LONGEST_PAUSE_SECONDS))
     return True
 

@@ -16,8 +16,10 @@ from msgworker import App, MessageTable, SchemaError
 from msgworker.db import postgresql as dialect
 from msgworker.db.database import NAMES, of
 from msgworker.doctor import Severity
+from msgworker.schema import apply
 from msgworker.schema.apply import Step
 from msgworker.table.build import NEWEST, VERSIONS
+from tests.support.refusing import ROLLED_BACK
 from tests.support.waiting import until
 from tests.upgrade import kept
 
@@ -267,6 +269,31 @@ def test_doctor_names_both_versions(database: Any, make_app: Callable[..., App])
         f"the schema is version 8, this package wants {NEWEST}: run "
         "`msgworker db pkg.module:app upgrade`"
     )
+
+
+@pytest.mark.parametrize("make", ["create_schema", "upgrade_schema"])
+def test_it_is_said_once_that_a_table_is_in_use(
+    sqlite: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, make: str
+) -> None:
+    """For some minutes nobody knew what it waited for."""
+    app = App(sqlite.url)
+    app.create_schema()
+    with app.engine.begin() as conn:
+        conn.exec_driver_sql("DROP INDEX msgworker_message_failed")
+    real, left = apply._run, [ROLLED_BACK] * 3
+
+    def run(*given: Any) -> None:
+        if left:
+            raise left.pop()
+        real(*given)
+
+    monkeypatch.setattr(apply, "_run", run)
+    monkeypatch.setattr(apply, "PAUSE_SECONDS", 0.0)
+    getattr(app, make)()
+    said = "table msgworker_message is in use, and so index msgworker_message_failed is tried again"
+    assert caplog.text.count(said) == 1
+    assert "database is locked" in caplog.text
+    assert app.create_schema() == []
 
 
 def test_an_upgrade_says_for_which_one_it_waits(
