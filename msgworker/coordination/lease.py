@@ -142,7 +142,7 @@ class LockCentre(ABC):
             except LocksUnavailable:
                 if not taken:
                     raise
-                break  # nobody else knows of what was taken
+                break  # what was taken would be lost
         return taken
 
     def renew(self, lease: Lease) -> bool:
