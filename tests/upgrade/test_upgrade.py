@@ -280,14 +280,14 @@ def test_it_is_said_once_that_a_table_is_in_use(
     app.create_schema()
     with app.engine.begin() as conn:
         conn.exec_driver_sql("DROP INDEX msgworker_message_failed")
-    real, left = apply._run, [ROLLED_BACK] * 3
+    real, left = apply.writing, [ROLLED_BACK] * 3
 
-    def run(*given: Any) -> None:
+    def writing(engine: sa.Engine) -> Any:
         if left:
             raise left.pop()
-        real(*given)
+        return real(engine)
 
-    monkeypatch.setattr(apply, "_run", run)
+    monkeypatch.setattr(apply, "writing", writing)
     monkeypatch.setattr(apply, "PAUSE_SECONDS", 0.0)
     getattr(app, make)()
     said = "table msgworker_message is in use, and so index msgworker_message_failed is tried again"
