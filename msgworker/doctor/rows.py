@@ -282,7 +282,7 @@ def _walk(p: Subject, t: Tables, guarded: bool) -> _Seen:
         part = query.where(c.msg_id <= sa.literal(top, sa.BigInteger()))
         if low is not None:
             part = part.where(c.msg_id > sa.literal(int(low), sa.BigInteger()))
-        for msg_id, key, status, who in p.conn.execute(part.limit(10 * SHOWN)):
+        for msg_id, key, status, who in p.conn.execute(part):
             if status == Status.PROCESSING:
                 if key is not None:
                     seen.running[key].append((int(msg_id), who))

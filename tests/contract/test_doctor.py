@@ -394,6 +394,15 @@ def test_statuses_that_nobody_knows(make_app, app, table):
     assert [str(info.status) for info in app.ops.find(status="dead")] == ["dead"]
 
 
+def test_statuses_are_looked_for_in_each_row(app, table, monkeypatch):
+    monkeypatch.setattr("msgworker.doctor.rows.ROWS", 2)  # of a window
+    monkeypatch.setattr("msgworker.doctor.rows.SHOWN", 0)  # however few are named
+    send(app, *"abcde")
+    table.edit(status=7)
+    told = [one.text for one in app.ops.doctor() if one.check == "rows"]
+    assert [text.partition(" (")[0] for text in told] == ["5 rows have an unknown status"]
+
+
 def adopted(database: Any, make_app: Any, *rows: tuple[int, Any]) -> App:
     """An App on a table of others in mixed case, with these rows of object a: id and status."""
     with database.engine().begin() as conn:
