@@ -32,6 +32,7 @@ from msgworker.store import (
     change,
     claim,
     controls,
+    history,
     items,
     jobs,
     lease,
@@ -477,6 +478,12 @@ def ops_acts(t: Tables, log: Log) -> Iterator[Any]:
     yield audit.entries, {"msg_id": None, "limit": 10}
     yield audit.entries, {"msg_id": 1, "limit": 10}
     yield audit.finish, {"op_id": 1}
+    minute = history.Minute(now, "x", {"t": history.Counts(done=1)})
+    yield history.written, {"minutes": [minute]}
+    yield history.write, {"minutes": [minute]}
+    counted, log.rows = log.rows, {"minute_at": [(now,)]}
+    yield history.forget, {"keep_seconds": 3600.0}
+    log.rows = counted
     yield controls.pauses, {}
     yield controls.pause, {"topic": "t", "actor": "me", "reason": None}
     yield controls.resume, {"topic": "t"}
