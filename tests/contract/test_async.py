@@ -734,32 +734,37 @@ def test_what_a_transactional_async_handler_wrote_is_gone_where_it_is_not_done(
 
 
 @pytest.mark.parametrize("database", ["postgresql", "mariadb"], indirect=True)
-@pytest.mark.parametrize("options", [{}, {"batch": 5}], ids=["one", "batch"])
+@pytest.mark.parametrize("options", [{}, {"group": 5}, {"batch": 5}], ids=["one", "group", "batch"])
 def test_a_transaction_of_an_async_handler_that_is_lost_runs_again_and_counts_no_try(
     app, table, make_app, options
 ):
-    lost: list[int] = []
+    lost, ran = list[int](), list[int]()
 
     async def main() -> None:
         async with crm(app, make_app) as (own, ledger, engine):
 
             @own.handler("one", transactional=True, **options)
             async def one(msg: Any, ctx: AsyncContext) -> None:
-                await ctx.connection.execute(ledger.insert().values(n=1))
-                if not lost:
+                for each in msg if "batch" in options else [msg]:
+                    await ctx.connection.execute(ledger.insert().values(n=each.payload))
+                    ctx.send("next", each.payload, **({"of": each} if "batch" in options else {}))
+                    ran.append(each.payload)
+                if len(ran) > 1 and not lost:
                     lost.append(1)
                     await ctx.connection.run_sync(partial(cut, app))
                     with suppress(sa.exc.SQLAlchemyError):
                         await ctx.connection.execute(sa.text("SELECT 1"))
 
-            send(own, "a", topic="one")
+            own.add_handler("next", lambda msg: None)
+            for n in range(3):
+                send(own, "a", topic="one", payload=n)
             async with own.running(threads=1):
-                await until(lambda: table.statuses == [2], "done")
-            assert await written(engine, ledger) == [1]
+                await until(lambda: table.statuses.count(2) >= 6, "done")
+            assert await written(engine, ledger) == [0, 1, 2]
 
     asyncio.run(main())
     assert lost == [1]
-    assert table.one("error_try_times") == 0
+    assert table.rows("status", "error_try_times") == [(2, 0)] * 6
 
 
 @WITH_DRIVER

@@ -25,6 +25,7 @@ BAD_PAYLOADS: dict[str, tuple[str, str]] = {
     "1e999": ("[1e999]", "out of range"),
     "twins": ('{"a": 1, "a": 2}', "twice"),
     "surrogate": ('"\\ud800"', "surrogate"),
+    "surrogate in capitals": ('"\\uD800"', "surrogate"),
     "deep": ("[" * 100_000 + "]" * 100_000, "deep"),
     "digits": ("1" * 1_000_000, "digits"),
     "minus digits": ("-" + "1" * 5_000, "digits"),

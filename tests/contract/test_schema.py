@@ -11,7 +11,9 @@ import sqlalchemy as sa
 
 from msgworker import App, MessageTable
 from msgworker.errors import SchemaError
+from msgworker.schema import apply
 from msgworker.table.tables import Tables
+from tests.engines import plain_engine
 from tests.support.rows import Table, send
 from tests.support.waiting import in_thread
 
@@ -88,6 +90,20 @@ def test_create_schema_by_four_processes_at_once(database, make_app):
     assert set(made) >= NAMES
     assert len(made) == len(set(made))
     assert make_app().create_schema() == []
+
+
+def test_a_session_in_which_a_step_waited_in_vain_for_a_lock_is_closed(sqlite_app, monkeypatch):
+    """On MySQL it still has the limit for locks."""
+    monkeypatch.setattr(apply, "ATTEMPTS", 0)
+    engine, closed = plain_engine(sqlite_app.engine.url, connect_args={"timeout": 0}), list[int]()
+    sa.event.listen(engine, "invalidate", lambda *_: closed.append(1))
+    with sqlite_app.engine.begin() as conn:
+        conn.exec_driver_sql("DROP TABLE msgworker_lock")
+    with plain_engine(engine.url).connect() as holder:
+        holder.exec_driver_sql("BEGIN IMMEDIATE")
+        with pytest.raises(SchemaError, match="in use"):
+            apply.create_locks(engine, sqlite_app.tables)
+    assert closed != []
 
 
 def test_a_schema_whose_index_names_another_table_has_is_refused(sqlite):
