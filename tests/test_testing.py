@@ -51,6 +51,8 @@ def test_handlers_of_another_app_on_a_fresh_database(msgworker_db: Database) -> 
     assert drain(ours).done == 1
     assert seen == ["a"]
     assert ours.settings.lease_seconds == 7
+    other = msgworker_db.app(theirs, table=MessageTable("other"), lease_seconds=9)
+    assert (other.table.name, other.settings.lease_seconds) == ("other", 9)
 
 
 def test_a_lost_message_holds_up_nothing_behind_it(msgworker_db: Database) -> None:

@@ -9,8 +9,10 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -74,6 +76,21 @@ def test_no_counter_falls_while_a_process_that_has_ended_is_reaped(
     fleet = Fleet([], 1, progress=StatusLine(quiet=True))
     fleet.drain()
     assert (seen, looks()) == ([100.0], 100.0)
+
+
+def test_a_process_that_dies_again_and_again_is_started_ever_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    child, starts = tmp_path / "child", tmp_path / "starts"
+    child.write_text(
+        f"#!/bin/sh\necho >> {starts}\n[ $(wc -l < {starts}) = 4 ] && exit 2\nexit 9\n"
+    )
+    child.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(child))
+    fast = SimpleNamespace(monotonic=lambda: 10 * time.monotonic())
+    monkeypatch.setattr(processes, "time", fast)
+    assert Fleet([], 1, progress=StatusLine(quiet=True)).run() == 2
+    assert re.findall(r"another one starts in ([0-9.]+) s", caplog.text) == ["1.0", "2.0", "4.0"]
 
 
 @pytest.mark.long

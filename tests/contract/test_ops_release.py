@@ -415,6 +415,7 @@ def test_beside_messages_of_known_age_those_of_unknown_age_are_left_alone(app, t
     table.edit(table.where(msg_id=undated), created_at=None)
     (told,) = found_by_doctor(app)
     assert re.search(r"the oldest for 5\.\d h at most, 1 of them of unknown age", told)
+    assert "--nobody --any-age" in told  # which gives back all of them
     done = app.ops.release_nobody("1h")
     assert (done, done.matched, done.skipped, done.why) == (1, 2, 1, ((Why.UNDATED, 1),))
     assert [(entry.changed, entry.skipped) for entry in app.ops.audit()] == [(1, 1)]

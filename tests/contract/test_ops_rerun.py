@@ -39,6 +39,19 @@ def test_rerun_by_filter(app, table):
     assert table.statuses == [0, 0, 0, 0, 0, 0, 2]
 
 
+def test_what_is_rerun_or_discarded_keeps_nothing_of_the_tries_before(app, table):
+    then = datetime.now(UTC) + timedelta(hours=1)
+    before = {"crash_times": 2, "later_times": 7, "claimed_by": "gone"}
+    before |= {"available_at": then, "finished_at": then}
+    again, over = put(app, ("a", FAILED), ("b", FAILED), tries=1, **before)
+    assert (app.ops.rerun(again), app.ops.discard(over, reason="r")) == (1, 1)
+    roles = ("status", "error_try_times", "available_at", "claimed_by")
+    assert table.rows(*roles) == [(0, 0, None, None), (-1, 3, None, None)]
+    assert table.rows("crash_times", "later_times")[0] == (0, 0)
+    assert app.ops.show(again).finished_at is None
+    assert app.ops.show(over).finished_at < then
+
+
 def test_writes_take_the_messages_of_a_group_that_lists_show(app):
     """By the last try, whatever the last error has become; without a try by that."""
     tried, *bare = put(app, ("a", FAILED), ("b", FAILED), ("c", FAILED), last_error="cut")

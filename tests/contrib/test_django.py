@@ -121,6 +121,29 @@ def test_handlers_use_the_orm_and_refuse_what_would_not_be_in_their_transaction(
         assert "INSERT through Django's connection in a transactional handler" in why
 
 
+def test_a_transactional_handler_writes_through_none_of_django_s_connections():
+    script = """
+from django.conf import settings
+memory = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
+settings.configure(DATABASES={"default": memory, "other": memory})
+from django.db import connections
+from msgworker.contrib.django.connection import around, make_handler
+def handle(msg):
+    for alias in connections:
+        try:
+            connections[alias].cursor().execute("CREATE TABLE t (a)")
+        except Exception as error:
+            print(alias, type(error).__name__)
+        else:
+            print(alias, "written")
+for transactional in (True, False):
+    around(make_handler("t", handle, transactional=transactional))(None)
+"""
+    done = run({**os.environ, "PYTHONPATH": str(ROOT)}, "-c", script)
+    refused = ["default HandlerMisuse", "other HandlerMisuse"]
+    assert done.stdout.splitlines() == [*refused, "default written", "other written"], done.stderr
+
+
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 def test_the_test_database_can_be_dropped_at_the_end_of_the_tests(environment):
     """PostgreSQL drops none to which a program is connected."""

@@ -9,6 +9,7 @@ import re
 import socket
 import threading
 import urllib.request
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -216,6 +217,19 @@ def test_topics_beyond_a_hundred_share_one_label():
     found = counting.snapshot()
     assert found["msgworker_messages_total", ("(others)", "done")] == 51
     assert sum(key[0] == "msgworker_messages_total" for key in found) == 101
+
+
+def test_topics_of_the_table_beyond_a_hundred_are_added_up(sqlite_app, monkeypatch):
+    monkeypatch.setattr(exposition, "MOST_TOPICS", 1)
+    app, ages = sqlite_app, {"a": 9, "b": 7, "c": 8, "d": 6}
+    with app.engine.begin() as conn:
+        for topic in ages:
+            app.send_many(conn, topic, [(1, None)] * 2)
+    seen = app.ops.overview()
+    topics = tuple(replace(one, oldest_seconds=ages[one.topic]) for one in seen.topics)
+    found = exposition.metrics_of(replace(seen, topics=topics))
+    assert found["msgworker_table_messages", ("(others)", "new")] == 6
+    assert found["msgworker_oldest_waiting_seconds", ("(others)",)] == 8
 
 
 def test_processes_add_up_and_what_a_killed_one_has_counted_stays():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,6 +15,7 @@ from msgworker.ops import Ops
 from msgworker.queries.counts import Overview, TopicInfo, TopicTimes
 from msgworker.store.bounded import Capped
 from msgworker.store.controls import Pause
+from msgworker.web import threads
 from msgworker.web.pages.overview import trouble_lines
 from tests.support.browsing import Browser, Page
 from tests.support.leases import dead_holds
@@ -145,3 +147,23 @@ def test_reads_that_the_database_did_not_answer_are_told(
     assert "/system" in page.links
     ann.get("/messages", 400, since="never")  # that is no trouble of the database
     assert "2 reads" in _told(ann.get("/"))[0]
+
+
+def test_what_has_failed_is_shared_for_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    async def late() -> None:
+        made.append(1)
+        raise TookTooLong(10)
+
+    async def ask_thrice() -> None:
+        sharing = threads.Sharing(9)
+        for _ in range(3):
+            with pytest.raises(TookTooLong):
+                await sharing.get("a", 60.0, late)
+
+    asyncio.run(ask_thrice())
+    assert len(made) == 1
+    monkeypatch.setattr(threads, "FAILED_SECONDS", 0.0)
+    asyncio.run(ask_thrice())
+    assert len(made) == 1 + 3
