@@ -20,6 +20,7 @@ from tests.support.ops import DONE, FAILED, NEW, put
 from tests.support.rows import edit, send
 from tests.support.spans import PARENT
 from tests.support.waiting import until
+from tests.support.web import one_loop
 
 OPENAPI = Path(__file__).parents[2] / "docs" / "reference" / "openapi.json"
 
@@ -214,6 +215,14 @@ def test_roles_decide_who_may_write(app, served):
         assert client_of(served, "").request(endpoint.method, path).status_code == 401
         assert (endpoint.role > Role.VIEWER) == endpoint.write
     assert app.ops.audit() == []
+
+
+def test_a_read_behind_a_write_shows_it(client, monkeypatch):
+    monkeypatch.setattr("msgworker.web.site.SHARED_SECONDS", 60.0)
+    with one_loop(client):
+        assert rows_of(client, "/topics") == []
+        client.post("/topics/t/pause", json={})
+        assert [one["topic"] for one in rows_of(client, "/topics")] == ["t"]
 
 
 def test_a_key_makes_a_repeated_write_tell_what_the_first_one_did(app, client, served):

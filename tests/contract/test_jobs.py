@@ -1115,6 +1115,15 @@ def test_a_message_that_may_not_be_sent_stops_no_other_job(app, closer, monkeypa
     assert job_row(app, bad.job_id).completed_at is not None
 
 
+def test_a_job_whose_message_cannot_be_sent_is_tried_again_later(app, closer, monkeypatch, caplog):
+    opened(app, 0)
+    monkeypatch.setattr(jobs, "complete", lambda *_, **__: 1 / 0)
+    for _ in range(3):
+        closer.next_at = 0.0
+        assert closer.run() == 0
+    assert caplog.text.count("it is tried again in 60 s") == 1
+
+
 def test_a_look_that_is_refused_is_tried_again(app, closer, monkeypatch, caplog):
     job = opened(app, 0)
     real = jobs.ended

@@ -312,7 +312,8 @@ def test_a_schedule_that_is_refused_is_told_and_others_go_on(app, make_app, capl
     failed, fired = [], []
     one.on(ScheduleFailed, failed.append)
     one.on("ScheduleFired", fired.append)
-    role = timer(one)
+    now = [0.0]
+    role = timer(one, clock=lambda: now[0])
     put_back(app, "bad", 5)
     tick = put_back(app, "t", 5)
     _refuse(app, "bad")
@@ -326,6 +327,10 @@ def test_a_schedule_that_is_refused_is_told_and_others_go_on(app, make_app, capl
     told = [r.getMessage() for r in caplog.records if "schedule bad" in r.getMessage()]
     assert len(told) == 1
     assert "cannot be sent" in told[0]
+    for _ in range(7):
+        now[0] += 60.0
+        role.run_once()
+    assert [e.delay_seconds for e in failed] == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
     role.ended()
 
 

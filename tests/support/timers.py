@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -50,9 +51,9 @@ def behind(when: Cron | Every, tick: datetime) -> tuple[datetime, datetime]:
     return first, when.after(first)
 
 
-def timer(app: App) -> Timer:
-    """The role of an instance, not started: `run_once` is a look."""
-    setup = setup_of(app)
+def timer(app: App, **parts: Any) -> Timer:
+    """The role of an instance, not started: `run_once` is a look. parts: of its `Setup`."""
+    setup = replace(setup_of(app), **parts)
     shared = Shared(setup)
     EventLog(setup.events, shared.log)
     made = Timer(setup, shared)

@@ -32,6 +32,7 @@ from tests.support.ops import DONE, FAILED, NEW, RUNNING, audited, many_dead, pu
 from tests.support.rows import Table, edit, send
 from tests.support.timers import edit_row
 from tests.support.waiting import until
+from tests.support.web import one_loop
 
 
 def _states(app: App, ids: list[int]) -> list[str]:
@@ -291,15 +292,19 @@ def test_the_page_of_topics_tells_how_long_each_took_in_a_window(
     assert [(one["topic"], one["done"]) for one in told["topics"]] == [("settle", 1234)]
 
 
-def test_topics_are_paused_resumed_and_said_so(sqlite_app: App, ann: Browser) -> None:
+def test_topics_are_paused_resumed_and_said_so(
+    sqlite_app: App, ann: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(sqlite_app, ("o", NEW), topic="<i>odd & topic")
-    page = ann.get("/topics")
-    act = ann.get(page.link("Pause…"))
-    done = ann.send(act, "/act/pause-topic", reason="ORA-1 <b>")
-    assert "Done" in done.main
+    monkeypatch.setattr("msgworker.web.site.SHARED_SECONDS", 60.0)
+    with one_loop(ann.client):
+        page = ann.get("/topics")
+        act = ann.get(page.link("Pause…"))
+        done = ann.send(act, "/act/pause-topic", reason="ORA-1 <b>")
+        assert "Done" in done.main
+        assert "paused by ann" in ann.get("/topics").main  # what was shared is forgotten
     (found,) = sqlite_app.ops.pauses()
     assert (found.topic, found.reason) == ("<i>odd & topic", "ORA-1 <b>")
-    until(lambda: "paused by ann" in ann.get("/topics").main, "the page is read anew")
     act = ann.get(ann.get("/topics").link("Resume…"))
     ann.send(act, "/act/resume-topic", reason="over")
     assert sqlite_app.ops.pauses() == []
