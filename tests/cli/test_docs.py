@@ -9,7 +9,7 @@ import sys
 import tomllib
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 import pytest
@@ -25,6 +25,7 @@ from msgworker.cli.work import unused
 from msgworker.config import SETTINGS, load
 from msgworker.coordination import DatabaseLocks
 from msgworker.errors import ExitCode
+from msgworker.store import audit
 from msgworker.table.build import VERSIONS
 from tests.support.programs import LOOKS, ROOT, Cli
 
@@ -148,6 +149,12 @@ def test_every_key_of_json_is_documented(crm: Cli, app: App) -> None:
             lacking += [f"{name} {k}" for k in sorted(keys) if not re.search(rf"\b{k}\b", text)]
     locks.close()
     assert ", ".join(lacking) == ""
+
+
+def test_every_kind_of_operation_is_documented() -> None:
+    kinds = get_args(audit.Kind)
+    assert len(kinds) > 15
+    assert [kind for kind in kinds if not re.search(rf"\b{kind}\b", section("audit"))] == []
 
 
 def test_exit_codes_are_in_one_table_of_code_and_page() -> None:
