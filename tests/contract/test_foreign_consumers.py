@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from msgworker import App, MessageTable
 from msgworker.errors import ConfigError
 from tests.support.leases import beat_now, beats
+from tests.support.rounds import by_hand, recover_what_is_stale
 from tests.support.rows import Table, send
 from tests.support.tables import SEED, seed_table
 from tests.support.waiting import in_thread, until
@@ -116,6 +117,20 @@ def test_message_of_a_foreign_consumer_is_left_alone_unless_asked(make_app):
         until(lambda: table.statuses == [2, 2, 2], "taken from the foreign consumer")
     assert table.rows("msg_id", "error_try_times", "crash_times")[0] == (flagged, 1, 1)
     assert table.rows("msg_id", "error_try_times")[2] == (behind[0], 0)
+
+
+def test_all_messages_of_a_foreign_consumer_that_died_are_given_back_after_their_time(
+    app_with, monkeypatch
+):
+    """250 of them after each `foreign_stale_after`, and none behind 250 that live on."""
+    app = app_with(lease_seconds=30.0, foreign_stale_after=10.0)
+    table = Table(app)
+    app.add_handler("t", lambda msg: None)
+    send(app, *range(600))
+    table.edit(status=1)
+    with by_hand(app) as one:
+        recover_what_is_stale(one, monkeypatch)
+    assert table.statuses == [-1] * 600
 
 
 def test_foreign_consumer_that_goes_on_to_the_next_try_is_not_stale(app_with):

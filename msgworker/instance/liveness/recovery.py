@@ -50,6 +50,8 @@ NOT_RENEWED = (
 RecoverSome = Callable[[list[int], str, bool], int]
 """Gives messages back in a transaction, with this error text. True: and sends the messages of
 `on_dead` about those that are dead now. Returns how many."""
+MOST_FOREIGN = 10_000
+"""Rows of foreign consumers whose age one instance knows."""
 FORBEAR_LEASES = 2.0
 """An instance that was late with its own renewal takes over only those that have not renewed theirs
 for this many leases: what delayed it may have delayed them."""
@@ -192,7 +194,7 @@ class Recovery:
         if patience is None:
             return 0
         with self._link.transaction() as conn:
-            flagged = dict(recover.foreign(conn, tables))
+            flagged = dict(recover.foreign(conn, tables, limit=MOST_FOREIGN))
         now, before = time.monotonic(), self._foreign
         self._foreign = {
             msg_id: before[msg_id] if before.get(msg_id, (None,))[0] == tries else (tries, now)
@@ -203,7 +205,13 @@ class Recovery:
         for tries in set(stale.values()):
             ids = [i for i in stale if stale[i] == tries]
             text = f"a foreign consumer held this message for more than {patience:g} s"
-            recovered += self._all_or_each(ids, partial(self._try_foreign, tries), text)
+            for start in range(0, len(ids), recover.BATCH):
+                part, begun = ids[start : start + recover.BATCH], time.monotonic()
+                recovered += self._all_or_each(part, partial(self._try_foreign, tries), text)
+                if self._rest_after(time.monotonic() - begun) or self._out_of_time():
+                    self.more = True
+                    self._moved |= recovered > 0
+                    break
         if recovered:
             self._log.warning("recovered %s of a foreign consumer", plural(recovered, "message"))
         return recovered
