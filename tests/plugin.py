@@ -25,7 +25,7 @@ from proof.oracle.schema import NotOurs, emptied
 from tests import requirements, tools, variants
 from tests.compiled import share_compiled
 from tests.engines import dispose_all, left_in_use, outlive, plain_engine
-from tests.quick import has_time, long_ones, spread, todays
+from tests.quick import compile_share, has_time, long_ones, spread, todays
 from tests.ready import Ready, ReadyFile
 from tests.scratch import keep_in_memory
 from tests.servers import VARIABLES, CannotHave, Fleet, session
@@ -117,11 +117,12 @@ def pytest_unconfigure() -> None:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """What is made meanwhile is there for good: the garbage collector need not look at these
     million objects, now or later."""
     gc.disable()
     try:
+        compile_share(session.config)
         return (yield)
     finally:
         gc.freeze()

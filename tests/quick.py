@@ -15,18 +15,22 @@ Each promise keeps its main test in `make test`.
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import time
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from proof.oracle import standins
 from tests import variants
+from tests.names import ROOT
 
 ON_ALL = ("proof/crash/", "tests/bench/", "tests/store/")
 """Folders whose tests are quick on all databases."""
@@ -88,6 +92,19 @@ def spread(items: list[pytest.Item]) -> None:
     what is broken shows in the first minute, and the slow ones are not all at the end."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
+
+
+def compile_share(config: pytest.Config) -> None:
+    """Where several processes collect the same tests, each imports its share of them first: what
+    pytest compiles anew for its `assert` in a fresh clone is then compiled by one of them, not by
+    all, which takes each process longer than to collect all that is compiled."""
+    mine = getattr(config, "workerinput", None)
+    folders = [Path(arg) for arg in config.args if mine and "::" not in arg and Path(arg).is_dir()]
+    files = sorted(file for folder in folders for file in folder.resolve().rglob("test_*.py"))
+    for file in files[int(mine["workerid"][2:]) :: mine["workercount"]] if mine else ():
+        name = ".".join(file.relative_to(ROOT).with_suffix("").parts)
+        with suppress(Exception, pytest.skip.Exception, pytest.fail.Exception):  # said later
+            importlib.import_module(name)
 
 
 def todays(items: list[pytest.Item]) -> None:
