@@ -67,7 +67,8 @@ log = logger("msgworker.app")
 @dataclass(frozen=True, slots=True)
 class Step:
     """A part of an upgrade. version: of the schema that it belongs to. makes: what, in words.
-    statements: of one transaction, in order. waits: who waits meanwhile. table: on which it is.
+    statements: of one transaction: one, or that one behind a limit for its locks, and what sets the
+    limit of the session back. waits: who waits meanwhile. table: on which it is.
     lacking: what is missing without it, as in Version.adds; () for what is only recorded. names: of
     what it creates."""
 
@@ -392,9 +393,8 @@ def _run_on(conn: Connection, step: Step) -> None:
             _run_as_written(conn, statement)
     except DBAPIError as error:
         if not error.connection_invalidated:
-            _run_as_written(conn, "ROLLBACK")
-            if step.statements[-1].startswith("SET SESSION "):  # MySQL's limit, as it was
-                _run_as_written(conn, step.statements[-1])
+            for statement in ("ROLLBACK", *step.statements[2:]):  # the session is as it was
+                _run_as_written(conn, statement)
         raise
 
 
