@@ -551,6 +551,18 @@ def test_a_job_of_which_a_dead_message_is_rerun_while_it_is_counted_is_counted_a
     assert (over.done, over.dead) == (3, 0)
 
 
+def test_a_job_of_which_a_done_message_is_rerun_once_it_was_counted_stays_open(app):
+    job = opened(app, 2)
+    ids = Table(app).column("msg_id")
+    Table(app).edit(status=2)
+    had = jobs.ended_of(app.engine.connect, app.tables, job.job_id)
+    assert had == {"done": 2, "dead": 0}
+    edit(app, ids[0], status=0)
+    assert complete(app, job, had=had) is None
+    edit(app, ids[0], status=2)
+    assert complete(app, job, had=had) is not None
+
+
 def test_a_list_counts_its_first_jobs_further(app, monkeypatch):
     for _ in range(3):
         opened(app, 4)
