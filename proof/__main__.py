@@ -28,7 +28,10 @@ from tests.variants import VARIABLE
 HOME = ROOT / ".proof"
 HOURS = 2.0
 WORKERS = min((os.cpu_count() or 1) + 2, 6)
-PYTEST = f"pytest -q -n {WORKERS} --dist loadgroup --max-worker-restart 0 --junitxml={{report}}"
+PYTEST = (
+    f"pytest -q -n {WORKERS} --dist loadgroup --max-worker-restart 0 --junitxml={{report}}"
+    " -o faulthandler_timeout=1900"  # some tests here may take 1800 s
+)
 TORTURE = "proof.crash.torture --seed {seed}"
 NOT_THERE = 3
 """A program of ours ends with it where its server cannot be had."""
