@@ -14,6 +14,8 @@ import sqlalchemy as sa
 
 from msgworker import App, MessageTable, SchemaError
 from msgworker.alembic import include_object
+from msgworker.db.database import database_of
+from msgworker.schema import apply
 from msgworker.table.build import NEWEST
 from tests.support.programs import environment
 from tests.support.waiting import in_thread, until
@@ -368,6 +370,27 @@ def test_a_revision_waits_for_a_table_in_use_without_holding_up_others(postgresq
     upgraded()
     app = App(postgresql.url)
     assert app.upgrade_schema(dry_run=True).steps == ()
+
+
+LOCK_LIMIT = {"postgresql": "SHOW lock_timeout", "mysql": "SELECT @@SESSION.lock_wait_timeout"}
+
+
+@pytest.mark.quick("postgresql")
+def test_a_step_that_fails_leaves_the_session_of_a_revision_as_it_was(database):
+    engine = database.engine()
+    kept.restore(engine, 4)
+    sa.event.listen(engine, "before_cursor_execute", fail_at_alter)
+    limit = LOCK_LIMIT.get(database.name, "SELECT 1")
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
+        before = conn.exec_driver_sql(limit).scalar()
+        with pytest.raises(RuntimeError, match="ALTER"):
+            apply.upgrade(engine, MessageTable(), database_of(engine), conn=conn)
+        assert conn.exec_driver_sql(limit).scalar() == before
+
+
+def fail_at_alter(conn, cursor, statement, *_):
+    if "ALTER TABLE" in statement:
+        raise RuntimeError(statement)
 
 
 @pytest.mark.parametrize(

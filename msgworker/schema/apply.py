@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
@@ -391,9 +391,9 @@ def _run_on(conn: Connection, step: Step) -> None:
     try:
         for statement in ("BEGIN", *step.statements, "COMMIT"):
             _run_as_written(conn, statement)
-    except DBAPIError as error:
-        if not error.connection_invalidated:
-            for statement in ("ROLLBACK", *step.statements[2:]):  # the session is as it was
+    except BaseException:
+        with suppress(sa.exc.SQLAlchemyError):  # the session is as it was, if it is there
+            for statement in () if conn.invalidated else ("ROLLBACK", *step.statements[2:]):
                 _run_as_written(conn, statement)
         raise
 

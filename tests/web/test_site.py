@@ -146,7 +146,9 @@ def test_the_database_ends_a_read_of_a_page_at_its_deadline(
 ) -> None:
     """Else it would keep its thread and its connection after its request was given up."""
     made, over = application.dashboard(sqlite_app, deadline=0.2), threading.Event()
-    numbers = "WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 100000000)"
+    numbers = (
+        "WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 100000000)"
+    )
 
     def slow(conn: Any, _: Any) -> None:
         try:
