@@ -10,6 +10,7 @@ import itertools
 import re
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Unpack
 from weakref import WeakKeyDictionary
 
@@ -20,7 +21,7 @@ from msgworker.coordination import Partitions, Segments
 from msgworker.db.connections import connecting, reaching
 from msgworker.db.engine import place_of
 from msgworker.declaring import Declaring
-from msgworker.errors import ConfigError, SchemaError
+from msgworker.errors import ConfigError, DatabaseUnavailable, SchemaError
 from msgworker.instance.state import Scope
 from msgworker.producing import SendOptions, connection_of
 from msgworker.queries import instances
@@ -132,28 +133,37 @@ class Databases(Declaring):
         """The database of a send; raises ConfigError if `conn` leads to another one."""
         connection = connection_of(conn)
         if object_id is None:
-            ours = (name for name in self.apps if self._leads_to(name, connection))
-            return next(ours, None) or self.name_of(None)
+            return self._database_of(connection) or self.name_of(None)
         name = self.name_of(object_id)
         if self._leads_to(name, connection) is False:
-            whose = [one for one in self.apps if self._leads_to(one, connection)]
             raise ConfigError(
                 f"object {object_id!r:.80} belongs to database {name}, but the connection is of "
-                f"{whose[0] if whose else 'none of these databases'}; begin the transaction there: "
-                "databases.of(object_id).engine.begin()"
+                f"{self._database_of(connection) or 'none of these databases'}; begin the "
+                "transaction there: databases.of(object_id).engine.begin()"
             )
         return name
+
+    def _database_of(self, conn: Connection) -> str | None:
+        """The database to which a connection leads; None if that is none of those at hand."""
+        for leads in (self._is_known_to_lead, self._leads_to):
+            for name in self.apps:
+                with suppress(DatabaseUnavailable):  # it is another one that is away
+                    if leads(name, conn):
+                        return name
+        return None
+
+    def _is_known_to_lead(self, name: str, conn: Connection) -> bool:
+        app, pool = self.apps[name], conn.engine.pool
+        alike = pool is app.engine.pool or conn.engine.url == app.engine.url
+        return alike or name in self._known.get(pool, ())
 
     def _leads_to(self, name: str, conn: Connection) -> bool | None:
         """Whether a connection leads to the table of the App of this name, as the server itself
         says, since a URL may be written in many ways; None = that is unknown. What leads there is
         asked once for each pool."""
-        app, pool = self.apps[name], conn.engine.pool
-        if pool is app.engine.pool or conn.engine.url == app.engine.url:
+        if self._is_known_to_lead(name, conn):
             return True
-        known = self._known.setdefault(pool, set())
-        if name in known:
-            return True
+        app = self.apps[name]
         table, schema = app.table.name, app.table.schema
         there = place_of(conn, table, schema)
         with reaching(app._own), connecting(app._own) as own:
@@ -162,7 +172,7 @@ class Databases(Declaring):
             urls = (one.engine.url for one in self.apps.values())
             return False if conn.engine.url in urls else None
         if there == here:
-            known.add(name)
+            self._known.setdefault(conn.engine.pool, set()).add(name)
         return there == here
 
     def misplaced(self) -> dict[str, list[int]]:

@@ -206,6 +206,20 @@ def test_where_a_connection_leads_is_asked_of_the_server(database, make_app):
                 conn.exec_driver_sql(f"DROP DATABASE {second}")
 
 
+@pytest.mark.parametrize("other", [False, True], ids=["its engine", "another engine"])
+def test_a_message_without_an_object_is_sent_where_its_connection_leads_while_others_are_away(
+    make, tmp_path, other
+):
+    databases = make("a", "b")
+    (tmp_path / "a").rename(tmp_path / "away")
+    app = databases.apps["b"]
+    engine = plain_engine(other_way(app.engine.url)) if other else app.engine
+    with engine.begin() as conn:
+        databases.send(conn, "t")
+        databases.send(conn, "t")
+    assert Table(app).statuses == [0, 0]
+
+
 def test_many_messages_are_split_by_home_in_their_order(make):
     databases = make(create=False)
     pairs = [(n, f"C-{n % 7}") for n in range(50)]
