@@ -102,8 +102,8 @@ def compile_share(config: pytest.Config) -> None:
     folders = [Path(arg) for arg in config.args if mine and "::" not in arg and Path(arg).is_dir()]
     files = sorted(file for folder in folders for file in folder.resolve().rglob("test_*.py"))
     for file in files[int(mine["workerid"][2:]) :: mine["workercount"]] if mine else ():
-        name = ".".join(file.relative_to(ROOT).with_suffix("").parts)
         with suppress(Exception, pytest.skip.Exception, pytest.fail.Exception):  # said later
+            name = ".".join(file.relative_to(ROOT).with_suffix("").parts)
             importlib.import_module(name)
 
 

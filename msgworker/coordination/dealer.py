@@ -200,17 +200,17 @@ class Dealer:
             while not stopping.is_set():
                 check()
                 if time.monotonic() - looked >= POLL_SECONDS:
-                    members, looked = self._members(t), time.monotonic()
-                found = self._undealt(t, after=after)
-                if not (rows := [row for row in found if row.msg_id <= last]):
+                    members, looked = self._members(t, last, check), time.monotonic()
+                if not (rows := self._undealt(t, last, after=after)):
                     break
                 count += self._deal_some(t, members, rows)
                 after = rows[-1].msg_id
             return count
 
-    def _undealt(self, t: Tables, **which: Any) -> list[Undealt]:
+    def _undealt(self, t: Tables, last: int, **which: Any) -> list[Undealt]:
+        """The next ones, none behind `last`: what is sent meanwhile would have no end."""
         with connecting(self._app.engine) as conn:
-            return store.undealt(conn, t, **which)
+            return [row for row in store.undealt(conn, t, **which) if row.msg_id <= last]
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:
@@ -224,8 +224,8 @@ class Dealer:
                 raise
             raise unavailable(engine, error) from error
 
-    def _members(self, t: Tables) -> list[str]:
-        """The instance types that take part; take back messages of others."""
+    def _members(self, t: Tables, last: int, check: Any) -> list[str]:
+        """The instance types that take part; take back messages of others, up to `last`."""
         with connecting(self._app.engine) as conn:
             live = instances.served(conn, t)
             members = [one for one in self.instance_types if one in live] or [*self.instance_types]
@@ -240,7 +240,8 @@ class Dealer:
         back = 0
         for kind in there - set(members) - live:
             after: int | None = None
-            while ids := [row.msg_id for row in self._undealt(t, flag=kind, after=after)]:
+            while ids := [row.msg_id for row in self._undealt(t, last, flag=kind, after=after)]:
+                check()
                 with writing(self._app.engine) as conn:
                     back += store.take_back(conn, t, ids, kind)
                 after = ids[-1]

@@ -133,7 +133,7 @@ class LockCentre(ABC):
         for name in names:
             check_name(name)
         check_owner(owner)
-        check_ttl(ttl)
+        ttl = check_ttl(ttl)
         taken: list[Lease] = []
         most = self._most_at_once()
         for start in range(0, len(names), most):

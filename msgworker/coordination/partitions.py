@@ -461,7 +461,7 @@ class Member(Moving):
             lost, self._held = self._held, {}
             self._draining.clear()
             self._member = None
-        self.steady = False
+        self.steady, self._missing = False, {}
         self._log("lost", list(lost), f"the lease of member {self.owner} was lost")
         with suppress(LocksUnavailable):  # they may outlive that of the member
             self.scope.locks.release_all([*lost.values()])
@@ -523,9 +523,10 @@ class Member(Moving):
             most = self.scope.ttl
             if owners.get(shard) in members:
                 most += self.scope.drain_timeout
-            late += [shard] if now - since > most else []
+            late += [shard] if shard in owners and now - since > most else []
+        late = [shard for shard in late if owners[shard] == owners[late[0]]]
         if late and not self._told_missing:
-            whose = f"locks of group {self._prefix[:-1]} that {owners.get(late[0])} holds"
+            whose = f"locks of group {self._prefix[:-1]} that {owners[late[0]]} holds"
             self._log("missing", late, f"their messages wait for {whose}; see `msgworker locks`")
         self._told_missing = bool(late)
 

@@ -142,7 +142,7 @@ class RedisLocks(LockCentre):
             client = redis.Redis.from_url(url, **limits)
             pool = client.connection_pool
             pool.connection_class(**pool.connection_kwargs)  # which connects to nothing
-        except (TypeError, ValueError):  # whose text may hold a part of the password
+        except (TypeError, ValueError, redis.RedisError):  # with a part of the password in it
             raise ConfigError(
                 "the url of Redis cannot be read; it looks like redis://user:password@host:6379/0, "
                 "with a password that is percent-encoded, and with options that redis-py knows"

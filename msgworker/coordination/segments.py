@@ -6,7 +6,6 @@ is tried again soon; an empty one is skipped for a while.
 
 from __future__ import annotations
 
-import math
 import random
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -252,7 +251,7 @@ class Walker(Moving):
         return max(BUSY_SECONDS[0], min(EMPTY_SECONDS, first - now))
 
     def _tell_busy(self, name: str, now: float) -> None:
-        """Say once that another one keeps a segment for longer than a worker does."""
+        """Say that another one keeps a segment for longer than a worker does, once in that time."""
         most = self.scope.ttl + self.scope.hold
         if now - self._busy.setdefault(name, now) <= most:
             return
@@ -260,7 +259,6 @@ class Walker(Moving):
         holder = self.scope.locks.holder(name)
         if holder is None or holder.age <= most:  # others take it in turns
             return
-        self._busy[name] = math.inf
         text = "segment %s: its messages wait for its lock, which %s has held for %s"
         facts = {"event": "segment_busy", "segment": name}
         whose = (name, holder.owner, span(holder.age))

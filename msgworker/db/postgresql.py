@@ -382,7 +382,8 @@ class PostgreSQL(Database):
                         owner = conn.scalar(sa.text(_HOLDS), {"low": key % 2**32})
                         text = "waiting for another upgrade of these tables, of session %s"
                         ends = "pg_terminate_backend(%s) ends it if its program is gone"
-                        log.warning(f"{text}; {ends}", owner, owner)
+                        if owner is not None:  # not just freed
+                            log.warning(f"{text}; {ends}", owner, owner)
                     conn.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
                     time.sleep(0 if taken else _LOOK_SECONDS)
                 yield
@@ -768,6 +769,7 @@ _CLASSES = {  # the first two characters of a code that is not listed above
 FREE_SPACE = {"fillfactor": 90}
 """Leaves space in each page for new versions of rows."""
 _LOOK_SECONDS = 0.5
+"""Between two tries to be in turn."""
 _LOOKS_IN_SILENCE = 10
 _HOLDS = (
     "SELECT min(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1"
@@ -775,7 +777,6 @@ _HOLDS = (
     " AND objid::bigint = :low"
 )
 """Who has the advisory lock of this key, by its lower half."""
-"""Between two tries to be in turn."""
 _KNOWS_WITH = not sa.__version__.startswith("2.0.")
 """Whether SQLAlchemy has the storage parameters of a table."""
 _CANCEL_SECONDS = 0.1

@@ -289,9 +289,10 @@ def test_options_of_tls_and_addresses_are_taken_over():
     script = """
 import pymysql
 from django.conf import settings
-given = {"address": ("postgresql", {"hostaddr": "10.0.0.7", "sslnegotiation": "direct"})}
-given |= {mode or "none": ("mysql", {"ssl_mode": mode} if mode else {}) for mode in
-          ("DISABLED", "PREFERRED", None, "REQUIRED", "VERIFY_CA", "odd")}
+SEEN = ("ssl", "hos", "req")
+given = {"address": ("postgresql", {"hostaddr": "10.0.0.7", "require_auth": "scram-sha-256"})}
+given |= {mode: ("mysql", {"ssl_mode": mode}) for mode in
+          ("DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "odd")}
 given |= {f"ca {mode}": ("mysql", {"ssl_mode": mode, "ssl": {"ca": "/ca.pem"}})
           for mode in ("VERIFY_CA", "VERIFY_IDENTITY")}
 settings.configure(DATABASES={"default": {}} | {
@@ -303,29 +304,27 @@ for alias in given:
     try:
         url = url_of(alias)
         args = url.get_dialect()().create_connect_args(url)[1]
-        print(alias, {name: args[name] for name in sorted(args) if "ssl" in name or "addr" in name})
-        if alias in ("none", "REQUIRED"):
+        print(alias, {name: args[name] for name in sorted(args) if name[:3] in SEEN})
+        if alias == "REQUIRED":
             conn = pymysql.connect(**args, defer_connect=True)
-            print(conn._ssl_required, conn.ctx.check_hostname)
+            print(conn.ssl, conn.ctx.check_hostname)
     except Exception as error:
         print(type(error).__name__, error)
 """
     done = run({**os.environ, "PYTHONPATH": str(ROOT)}, "-c", AS_MYSQLDB + script)
-    no_host = {"check_hostname": False}
+    no_host, host = {"check_hostname": False}, {"check_hostname": True}
     assert done.stdout.splitlines() == [
-        "address {'hostaddr': '10.0.0.7', 'sslnegotiation': 'direct'}",
-        "DISABLED {'ssl_disabled': 'true'}",
-        "PREFERRED {}",
-        "none {}",
-        "False False",
-        f"REQUIRED {{'ssl': {no_host}}}",
+        "address {'host': 'db', 'hostaddr': '10.0.0.7', 'require_auth': 'scram-sha-256'}",
+        "DISABLED {'host': 'db', 'ssl_disabled': 'true'}",
+        "PREFERRED {'host': 'db'}",
+        f"REQUIRED {{'host': 'db', 'ssl': {no_host}}}",
         "True False",
         "ConfigError database 'VERIFY_CA': ssl_mode is one of DISABLED, PREFERRED, REQUIRED, "
         "VERIFY_CA, VERIFY_IDENTITY, and those that verify need the ca of ssl, got 'VERIFY_CA'",
         "ConfigError database 'odd': ssl_mode is one of DISABLED, PREFERRED, REQUIRED, "
         "VERIFY_CA, VERIFY_IDENTITY, and those that verify need the ca of ssl, got 'odd'",
-        f"ca VERIFY_CA {{'ssl': { {'ca': '/ca.pem'} | no_host }}}",
-        f"ca VERIFY_IDENTITY {{'ssl': { {'ca': '/ca.pem', 'check_hostname': True} }}}",
+        f"ca VERIFY_CA {{'host': 'db', 'ssl': { {'ca': '/ca.pem'} | no_host }}}",
+        f"ca VERIFY_IDENTITY {{'host': 'db', 'ssl': { {'ca': '/ca.pem'} | host }}}",
     ], done.stderr
     assert "not taken over" not in done.stderr
 

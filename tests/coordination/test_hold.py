@@ -295,6 +295,9 @@ def test_urls_of_centres_are_masked():
     "url",
     [
         "redis://u:secret@127.0.0.1:1/0?option=none",
+        "redis://u:secret@127.0.0.1:1/0?protocol=9",
+        "redis://u:secret@127.0.0.1:1/0?credential_provider=x",
+        "rediss://u:secret@127.0.0.1:1/0?ssl_cert_reqs=bogus",
         "redis://u:secret@h:none",
         "zookeeper://h:none",
         "zookeeper://,",

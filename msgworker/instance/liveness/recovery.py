@@ -13,7 +13,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -202,16 +202,14 @@ class Recovery:
         }
         stale = {i: tries for i, (tries, since) in self._foreign.items() if now - since > patience}
         recovered = 0
-        for tries in set(stale.values()):
-            ids = [i for i in stale if stale[i] == tries]
-            text = f"a foreign consumer held this message for more than {patience:g} s"
-            for start in range(0, len(ids), recover.BATCH):
-                part, begun = ids[start : start + recover.BATCH], time.monotonic()
-                recovered += self._all_or_each(part, partial(self._try_foreign, tries), text)
-                if self._rest_after(time.monotonic() - begun) or self._out_of_time():
-                    self.more = True
-                    self._moved |= recovered > 0
-                    break
+        text = f"a foreign consumer held this message for more than {patience:g} s"
+        for tries, part in _parts(stale):
+            begun = time.monotonic()
+            recovered += self._all_or_each(part, partial(self._try_foreign, tries), text)
+            if self._rest_after(time.monotonic() - begun) or self._out_of_time():
+                self.more = True
+                self._moved |= recovered > 0
+                break
         if recovered:
             self._log.warning("recovered %s of a foreign consumer", plural(recovered, "message"))
         return recovered
@@ -343,6 +341,14 @@ class Recovery:
         """Pause after a batch that took so many seconds; True if the instance stops."""
         most = REST_SHARE * self._setup.settings.heartbeat_seconds
         return self.rest(min(REST_FACTOR * took, most))
+
+
+def _parts(tries_of: Mapping[int, int]) -> Iterator[tuple[int, list[int]]]:
+    """Batches of messages with the same number of tries, which comes first."""
+    for tries in set(tries_of.values()):
+        ids = [msg_id for msg_id, own in tries_of.items() if own == tries]
+        for start in range(0, len(ids), recover.BATCH):
+            yield tries, ids[start : start + recover.BATCH]
 
 
 # --- Make an App's rule the rule of its table, while no instance is alive.
