@@ -15,6 +15,7 @@ from msgworker import App
 from msgworker.instance.running.in_flight import Execution
 from msgworker.queries.explain import Explanation, Reason
 from msgworker.store import lease
+from tests.support.leases import leases
 from tests.support.rounds import beat, fetch
 from tests.support.rows import Table, send
 
@@ -89,8 +90,7 @@ def test_explain_of_what_the_dead_hold_says_when_they_were_last_heard_of(one, ap
     beat(one)
     past = datetime.now(UTC) - timedelta(seconds=40)
     with app.engine.begin() as conn:
-        leases = app.tables.lease
-        conn.execute(sa.update(leases).values(renewed_at=past, expires_at=past))
+        conn.execute(sa.update(app.tables.lease).values(renewed_at=past, expires_at=past))
     claimed_ago(table, 70.0)
     found, text = explained(app, first)
     assert "its lease has run out, it was last heard of N s ago, when the handler had run" in text
@@ -99,6 +99,10 @@ def test_explain_of_what_the_dead_hold_says_when_they_were_last_heard_of(one, ap
     found, text = explained(app, second)
     assert "last heard of N s ago and had not started the handler then; the message" in text
     assert found.started is False
+    (seen,) = leases(app).values()
+    with app.engine.begin() as conn:  # which overwrites when it was last heard of
+        assert lease.take_over(conn, app.tables, seen, me="other", ttl=60.0)
+    assert [explained(app, msg_id)[0].started for msg_id in (first, second)] == [None, None]
 
 
 def test_an_older_instance_tells_nothing_of_its_handlers(one, app, table):

@@ -346,20 +346,22 @@ def test_a_topic_cannot_fake_a_line_of_a_scrape(sqlite_app):
 
 
 class Away:
-    """Ops of a database that is away."""
+    """Ops of a database that is away. back: what it says once it is there."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.asked, self.back = 0, None
 
     def within(self, seconds: float) -> Away:
         return self
 
     def overview(self) -> Any:
         self.asked += 1
-        raise DatabaseUnavailable("canary-secret host")
+        if self.back is None:
+            raise DatabaseUnavailable("canary-secret host")
+        return self.back
 
 
-def test_the_database_is_asked_rarely_and_its_absence_is_told():
+def test_the_database_is_asked_rarely_and_each_absence_is_told_once(sqlite_app, caplog):
     now, ops = [0.0], Away()
     looking = Looking(ops, clock=lambda: now[0])  # type: ignore[arg-type]
     for _ in range(50):
@@ -368,6 +370,11 @@ def test_the_database_is_asked_rarely_and_its_absence_is_told():
     now[0] += KEEP_SECONDS
     looking.snapshot()
     assert ops.asked == 2
+    assert caplog.text.count("cannot be read for metrics") == 1
+    for ops.back in (sqlite_app.ops.overview(), None):
+        now[0] += KEEP_SECONDS
+        looking.snapshot()
+    assert caplog.text.count("cannot be read for metrics") == 2
 
 
 class Stuck:
