@@ -96,6 +96,25 @@ def test_what_is_locked_of_a_type_without_an_instance_hides_nothing_behind_it(ap
     assert table.column("instance_type") == ["gone"] * 3 + ["asA"] * 2
 
 
+def test_what_is_sent_to_a_type_without_an_instance_meanwhile_is_left_for_the_next_round(
+    app, monkeypatch
+):
+    send(app, "a")
+    table, read, sent = Table(app), store.undealt, []
+    table.edit(instance_type="gone")
+
+    def one_more(*of, **which):
+        found = read(*of, **which)
+        if "flag" in which and len(sent) < 5:
+            sent.extend(send(app, "b"))
+            table.edit(table.where(msg_id=sent[-1]), instance_type="gone")
+        return found
+
+    monkeypatch.setattr(store, "undealt", one_more)
+    assert Dealer(app, ["asA"]).deal_once() == 1
+    assert table.column("instance_type") == ["asA"] + ["gone"] * len(sent)
+
+
 def test_what_a_flag_without_an_instance_has_left_is_dealt_again(app):
     send(app, *(f"C-{i}" for i in range(12)))
     table = Table(app)
