@@ -18,7 +18,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -89,13 +89,12 @@ class Clock:
             raw.create_function(name, -1, self._function(name))
 
     def _function(self, name: str) -> Callable[..., Any]:
-        real = sqlite3.connect(":memory:", check_same_thread=False)  # SQLite's own function
-
         def call(*arguments: Any) -> Any:
             text = self._now.strftime(TEXT)
             given = [text if a in ("now", "NOW") else a for a in arguments]
             marks = ", ".join("?" * len(given))
-            return real.execute(f"SELECT {name}({marks})", given).fetchone()[0]
+            with closing(sqlite3.connect(":memory:")) as real:  # SQLite's own function
+                return real.execute(f"SELECT {name}({marks})", given).fetchone()[0]
 
         return call
 

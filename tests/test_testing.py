@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -119,6 +120,28 @@ def test_the_default_back_off_goes_by_the_clock_too(app: App, msgworker_db: Data
         wait = info.available_at - msgworker_db.clock.now
         assert timedelta(seconds=least) <= wait <= timedelta(seconds=1.25 * least + 0.01)
         msgworker_db.clock.advance(wait)
+
+
+def test_a_clock_leaves_no_connection_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From Python 3.13 on, one that is left to the garbage collector is a ResourceWarning."""
+    opened: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+
+    def noted(*given: Any, **options: Any) -> sqlite3.Connection:
+        opened.append(connect(*given, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", noted)
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'a.db'}")
+    clock = Clock(datetime(2030, 1, 1, tzinfo=UTC))
+    clock.attach(engine)
+    with engine.connect() as conn:
+        assert conn.exec_driver_sql("SELECT strftime('%Y', 'now')").scalar() == "2030"
+    engine.dispose()
+    assert opened
+    for one in opened:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            one.execute("SELECT 1")
 
 
 def test_delayed_message_waits_for_the_clock(app: App, msgworker_db: Database) -> None:
