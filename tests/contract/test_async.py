@@ -193,13 +193,16 @@ def test_a_block_that_is_cancelled_stops_in_order(app, table, again):
             raise
         ended.append("done")
 
-    async def block() -> None:
+    async def block(within: asyncio.Event) -> None:
         async with app.running(threads=1):
+            within.set()
             await asyncio.sleep(60)
 
     async def main() -> None:
         send(app, "a")
-        task = asyncio.create_task(block())
+        within = asyncio.Event()
+        task = asyncio.create_task(block(within))
+        await within.wait()  # the handler may start before
         await asyncio.to_thread(started.wait, 60)
         task.cancel()
         await asyncio.sleep(0.1)
