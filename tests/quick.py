@@ -99,9 +99,11 @@ def compile_share(config: pytest.Config) -> None:
     pytest compiles anew for its `assert` in a fresh clone is then compiled by one of them, not by
     all, which takes each process longer than to collect all that is compiled."""
     mine = getattr(config, "workerinput", None)
-    folders = [Path(arg) for arg in config.args if mine and "::" not in arg and Path(arg).is_dir()]
-    files = sorted(file for folder in folders for file in folder.resolve().rglob("test_*.py"))
-    for file in files[int(mine["workerid"][2:]) :: mine["workercount"]] if mine else ():
+    if mine is None:
+        return
+    folders = [Path(arg).resolve() for arg in config.args if Path(arg).is_dir()]
+    files = sorted(file for folder in folders for file in folder.rglob("test_*.py"))
+    for file in files[int(mine["workerid"][2:]) :: mine["workercount"]]:
         with suppress(Exception, pytest.skip.Exception, pytest.fail.Exception):  # said later
             name = ".".join(file.relative_to(ROOT).with_suffix("").parts)
             importlib.import_module(name)

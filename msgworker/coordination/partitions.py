@@ -338,7 +338,7 @@ class Member(Moving):
         self._held: dict[int, Lease] = {}
         self._draining: dict[int, float] = {}  # since when
         self._missing: dict[int, float] = {}  # what is to be ours and is not, since when
-        self._told_missing = False
+        self._warned = False
         self._looking: frozenset[int] = frozenset()
         self._values: tuple[Any, tuple[int, ...]] = (None, ())
         self._renewed_at = 0.0
@@ -410,7 +410,7 @@ class Member(Moving):
         self._give_up(target)
         mine = [n for n, to in target.items() if to == self.owner]
         self._take([n for n in mine if n not in self._held and n not in owners])
-        self._tell_missing([n for n in mine if n not in self._held], members, owners, now)
+        self._warn_of_missing([n for n in mine if n not in self._held], members, owners, now)
         self.steady = not self._missing
         pause = min(self._beat, max(LOOK_SECONDS, LOOK_PER_MEMBER * len(members)))
         if self._draining or not self.steady:
@@ -513,7 +513,7 @@ class Member(Moving):
         self._log("acquired", list(taken), f"{len(self._held)} of {self.scope.shards} are ours")
         self.instance.wake()
 
-    def _tell_missing(
+    def _warn_of_missing(
         self, shards: list[int], members: list[str], owners: Mapping[int, str], now: float
     ) -> None:
         """Say once that another one keeps shards for longer than a member may."""
@@ -525,10 +525,10 @@ class Member(Moving):
                 most += self.scope.drain_timeout
             late += [shard] if shard in owners and now - since > most else []
         late = [shard for shard in late if owners[shard] == owners[late[0]]]
-        if late and not self._told_missing:
+        if late and not self._warned:
             whose = f"locks of group {self._prefix[:-1]} that {owners[late[0]]} holds"
             self._log("missing", late, f"their messages wait for {whose}; see `msgworker locks`")
-        self._told_missing = bool(late)
+        self._warned = bool(late)
 
     def _leave(self) -> float | None:
         """Leave as a member first, so that no shard is assigned to us; then release the shards."""

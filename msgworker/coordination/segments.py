@@ -118,7 +118,7 @@ class Walker(Moving):
         self._looking: tuple[int, ...] = ()  # at which shards, under the lock
         self._seen: set[int] = set()  # shards in which nothing could run when we last looked
         self._unscoped = False
-        self._busy: dict[str, float] = {}  # segments that others hold, since when; inf: it is said
+        self._busy: dict[str, float] = {}  # segments that others hold, since when
 
     # ------------------------------------------------------------ for the claim loop
 
@@ -235,7 +235,7 @@ class Walker(Moving):
             lease = self.scope.locks.acquire(name, self.owner, self.scope.ttl)
             if lease is None:
                 busy = True
-                self._tell_busy(name, now)
+                self._warn_of_busy(name, now)
                 continue
             self._busy.pop(name, None)
             with self.lock:
@@ -250,7 +250,7 @@ class Walker(Moving):
         first = min((until for until in self._empty_until.values() if until > now), default=now)
         return max(BUSY_SECONDS[0], min(EMPTY_SECONDS, first - now))
 
-    def _tell_busy(self, name: str, now: float) -> None:
+    def _warn_of_busy(self, name: str, now: float) -> None:
         """Say that another one keeps a segment for longer than a worker does, once in that time."""
         most = self.scope.ttl + self.scope.hold
         if now - self._busy.setdefault(name, now) <= most:

@@ -771,6 +771,7 @@ FREE_SPACE = {"fillfactor": 90}
 _LOOK_SECONDS = 0.5
 """Between two tries to be in turn."""
 _LOOKS_IN_SILENCE = 10
+"""After so many it says for whom it waits."""
 _HOLDS = (
     "SELECT min(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1"
     " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"

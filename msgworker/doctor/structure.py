@@ -552,19 +552,16 @@ def indexes(p: Subject) -> list[Finding]:
             text += "" if away else ": make it under another name, then drop this one"
             make = needed if difference.suffix(index) == "guard" else advised
             found.append(make("indexes", text, *fix))
-        for index in lacks.unsorted:
-            text = (
-                f"index {index.name} is in another order than it was made in, as Alembic's batch "
-                "mode leaves it: what looks by that order sorts all of its messages each time"
-            )
-            away = p.database.drop_index(p.sql_dialect, str(index.name), table)
-            found.append(advised("indexes", text, away, p.sql(CreateIndex(index))))
-        for index in lacks.wide:
-            text = (
-                f"index {index.name} is that of 0.2.0: each claim of a message without an object "
-                "writes an entry that this version does without; build it anew when no instance of "
-                "0.2.0 is left"
-            )
+        anew = dict.fromkeys(
+            lacks.unsorted,
+            "is in another order than it was made in, as Alembic's batch mode leaves it: what "
+            "looks by that order sorts all of its messages each time",
+        ) | dict.fromkeys(
+            lacks.wide,
+            "is that of 0.2.0: each claim of a message without an object writes an entry that this "
+            "version does without; build it anew when no instance of 0.2.0 is left",
+        )
+        for index, why in anew.items():
             made = p.database.index_anew(p.sql_dialect, p.sql(CreateIndex(index)), index)
-            found.append(advised("indexes", text, *made))
+            found.append(advised("indexes", f"index {index.name} {why}", *made))
     return found or [fine("indexes", "all indexes are there")]

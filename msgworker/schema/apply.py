@@ -58,8 +58,8 @@ ATTEMPTS = 24
 """A table that is in use is tried for so often, with longer and longer pauses: some minutes."""
 PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 10.0
-TOLD = 2
-"""At which attempt it is said: other programs that make the same are soon done."""
+WARNS_AT = 2
+"""The attempt at which a warning is logged: other programs that make the same are soon done."""
 PREFIX = "msgworker_"
 log = logger("msgworker.app")
 
@@ -364,7 +364,7 @@ def _may_be_free(step: Step, error: DBAPIError, attempts: int) -> bool:
     """Whether a table that was in use may be tried again, behind a pause."""
     if trouble(error) is not Trouble.AGAIN or attempts > ATTEMPTS:
         return False
-    if attempts == TOLD:
+    if attempts == WARNS_AT:
         text = "table %s is in use, and so %s is tried again for some minutes: %s"
         log.warning(text, step.table, step.makes, reason_of(error))
     time.sleep(min(PAUSE_SECONDS * 1.5**attempts, LONGEST_PAUSE_SECONDS))

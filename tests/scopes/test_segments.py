@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 
 import pytest
@@ -60,7 +61,9 @@ def test_the_layout_may_be_changed_while_it_runs(app, locks):
 def test_a_worker_says_which_segment_another_program_keeps(app, locks, caplog):
     """A drain waited for it, and said nothing."""
     locks.acquire("order:segment:1", "nightly", 30)
-    one = Walker(Segments(locks, TWO, ttl=0.3, hold=0.01), standing(app.tables))
+    now = itertools.count(0, 0.005)
+    scope = Segments(locks, TWO, ttl=0.3, hold=0.01)
+    one = Walker(scope, standing(app.tables), lambda: next(now))
     said = "segment order:segment:1: its messages wait for its lock, which nightly has held for"
     until(lambda: one.step() is not None and said in caplog.text, "it has said so")
     for _ in range(9):

@@ -344,7 +344,7 @@ class Recovery:
 
 
 def _parts(tries_of: Mapping[int, int]) -> Iterator[tuple[int, list[int]]]:
-    """Batches of messages with the same number of tries, which comes first."""
+    """Numbers of tries, each with a batch of the messages that have it."""
     for tries in set(tries_of.values()):
         ids = [msg_id for msg_id, own in tries_of.items() if own == tries]
         for start in range(0, len(ids), recover.BATCH):
