@@ -1,8 +1,8 @@
 """Check the models in docs/project/model/ with Spin: `python -m proof.model [--quick] [NAME ...]`.
 
-What is right must find no error; each broken variant must give a counterexample. One line each;
-ends with 1 if any verdict is another than expected, with 2 if Spin cannot be had. Memory is capped
-at MEMORY_KB per process.
+The tables of its two pages are the questions: what is right must find no error; each broken variant
+must give a counterexample. One line each; ends with 1 if any verdict is another than expected, with
+2 if Spin cannot be had. Memory is capped at MEMORY_KB per process.
 """
 
 from __future__ import annotations
@@ -15,21 +15,59 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from proof.model_batches import BATCHES
-from proof.model_variants import BROKEN, HOLDS, PROTOCOL, Variant
 from tests.servers import CannotHave, install
 
 FOLDER = Path(__file__).parent.parent / "docs" / "project" / "model"
 MEMORY_KB = 4_000_000
 STATES_MB = 3_000
 SECONDS = 240
-VARIANTS = PROTOCOL + BATCHES
+PAGES = {"README.md": "flag", "batches.md": "batch"}
+"""With the model of a row that names none, nor does the head of its table."""
+CHECKS = "C_ALONE C_ORDER C_FLAG C_FENCE"
+SHORT = {"ALL": CHECKS, "SEEN": CHECKS.replace("C_ORDER ", "")}
+OF_BATCHES = " C_ONCE C_SAW C_GIVENUP"
+LONG_STATES = 1_000_000
 COUNTED = re.compile(r"^ *([0-9.e+]+) states, stored", re.M)
 UNFINISHED = re.compile(r"max search depth too small|out of memory|reached -DMEMLIM|not completed")
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One question to a model. flags: what is defined; live: every message ends, weakly fair."""
+
+    name: str
+    expected: str
+    flags: str
+    model: str
+    live: bool
+    slow: bool
+
+
+def asked(page: str) -> Iterator[Variant]:
+    """The rows of the tables of a page whose first column is `variant`."""
+    head = None
+    for line in (FOLDER / page).read_text().splitlines():
+        if line.startswith("| variant |"):
+            head = re.findall(r"(\w+)\.pml", line) or [PAGES[page]]
+        elif not line.startswith("|"):
+            head = None
+        elif head and not line.startswith("|---"):
+            name, how, expected, states, _ = (cell.strip() for cell in line.strip("|").split("|"))
+            model = [*re.findall(r"(\w+)\.pml", how), *head][0]
+            words = re.sub(r"`|\w+\.pml", "", how).split()
+            more = OF_BATCHES * (page == "batches.md")
+            flags = [SHORT[one] + more if one in SHORT else one for one in words]
+            live = "LIVENESS" in words
+            slow = int(states.replace(",", "")) > LONG_STATES
+            yield Variant(name, expected, " ".join(flags), model, live, slow)
+
+
+VARIANTS = [variant for page in PAGES for variant in asked(page)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +96,11 @@ def check(variant: Variant) -> Verdict:
         folder = Path(name)
         (folder / "m.pml").write_bytes((FOLDER / f"{variant.model}.pml").read_bytes())
         defined = [f"-D{flag}" for flag in variant.flags.split()]
-        defined += ["-DLIVENESS"] if variant.live else []
         _capped(folder, "spin", "-a", *defined, "m.pml")
         how = ["-DNFAIR=6"] if variant.live else ["-DSAFETY", "-DBFS"]
         limits = ["-DCOLLAPSE", f"-DMEMLIM={STATES_MB}"]
-        _capped(
-            folder,
-            "gcc",
-            "-O2" if variant.slow else "-O0",
-            "-w",
-            *how,
-            *limits,
-            "-o",
-            "pan",
-            "pan.c",
-        )
+        level = "-O2" if variant.slow else "-O0"
+        _capped(folder, "gcc", level, "-w", *how, *limits, "-o", "pan", "pan.c")
         search = ["-a", "-f", "-m300000"] if variant.live else []
         told = _capped(folder, "./pan", *search)
         states = COUNTED.search(told)
@@ -90,7 +118,7 @@ def check(variant: Variant) -> Verdict:
                     r"[IRFM]\d|[MF] |ops|a delayed|a pending|joint|a mate|the |\.\.\.|<<", line
                 )
             )
-    verdict = BROKEN if broken else HOLDS
+    verdict = "counterexample" if broken else "holds"
     return Verdict(verdict, int(float(states[1])), time.monotonic() - begun, trace)
 
 
@@ -120,14 +148,14 @@ def main(arguments: list[str]) -> int:
     except CannotHave as reason:
         print(f"the models cannot be checked: {reason}", file=sys.stderr)
         return 2
-    asked = [
+    wanted = [
         one
         for one in VARIANTS
         if (not chosen.names or one.name in chosen.names) and not (chosen.quick and one.slow)
     ]
     surprises = 0
     with ThreadPoolExecutor(chosen.jobs) as pool:
-        for variant, verdict in zip(asked, pool.map(check, asked), strict=True):
+        for variant, verdict in zip(wanted, pool.map(check, wanted), strict=True):
             good = verdict.result == variant.expected
             surprises += not good
             mark = "ok  " if good else "SURPRISE"
