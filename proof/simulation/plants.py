@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+from unittest.mock import patch
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
@@ -35,7 +36,6 @@ from msgworker.store import (
     controls,
     done,
     jobs,
-    lease,
     limits,
     recover,
     rows,
@@ -53,6 +53,8 @@ from proof.simulation.configs import CONFIGS
 from proof.simulation.process import RUN_LIMIT
 from proof.simulation.schedule import Config, Report, search_seeds, world_for
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plant:
@@ -61,11 +63,19 @@ class Plant:
     name: str
     config: str
     rules: frozenset[Rule]
-    patch: Callable[[], AbstractContextManager[None]] = nullcontext
+    patches: list[tuple[Any, str, Any]]  # owner, attribute, what takes its place
     guard: bool = True
     begin: int = 0  # the first seed to try: it, or one soon behind it, finds the bug
     seeds: int = 5000
     rare: bool = False  # takes long to find
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """For a while; statements are built anew with every world."""
+        with ExitStack() as stack:
+            for one in self.patches:
+                stack.enter_context(patch.object(*one))
+            yield
 
     def hunt(self, seeds: range | None = None) -> Report | None:
         """The first schedule in which one of the rules is reported broken, None if none is."""
@@ -74,52 +84,57 @@ class Plant:
         def found(report: Report) -> bool:
             return any(violation.rule in self.rules for violation in report.violations)
 
-        with self.patch():
+        with self.planted():
             world = world_for(config, guard=self.guard)
+            seeds = seeds or range(self.begin, self.seeds)
             try:
-                return search_seeds(
-                    config,
-                    seeds or range(self.begin, self.seeds),
-                    world=world,
-                    plant=self.name,
-                    found=found,
-                )
+                return search_seeds(config, seeds, world=world, plant=self.name, found=found)
             finally:
                 world.close()
 
 
-@contextmanager
-def replaced(target: Any, name: str, value: Any) -> Iterator[None]:
-    """An attribute replaced for a while; statements are built anew with every world."""
-    before = getattr(target, name)
-    setattr(target, name, value)
-    try:
-        yield
-    finally:
-        setattr(target, name, before)
+PLANTS: dict[str, Plant] = {}
 
 
-@contextmanager
-def together(*patches: AbstractContextManager[None]) -> Iterator[None]:
-    with ExitStack() as stack:
-        for one in patches:
-            stack.enter_context(one)
-        yield
+def plant(name: str, config: str, rules: str, **how: Any) -> Callable[..., Callable[[F], F]]:
+    """Add one to PLANTS. What it gives takes the owner and the name of an attribute, and the value
+    that takes its place; without a value it is a decorator of a function that does."""
+    expected = frozenset(Rule(rule) for rule in rules.split())
+    made = PLANTS[name] = Plant(name=name, config=config, rules=expected, patches=[], **how)
+
+    def instead_of(*place: Any) -> Callable[[F], F]:
+        def placed(function: F) -> F:
+            made.patches.append((*place, function))
+            return function
+
+        if len(place) == 3:
+            made.patches.append(place)
+        return placed
+
+    return instead_of
 
 
-def without(role: str, is_left_out: Callable[[Any], bool]) -> AbstractContextManager[None]:
+_values = Tables.values
+
+
+def without(role: str, is_left_out: Callable[[Any], bool]) -> tuple[Any, str, Any]:
     """A value of this role is not written."""
-    values = Tables.values
 
     def left(self: Tables, **roles: Any) -> dict[str, Any]:
         if role in roles and is_left_out(roles[role]):
             del roles[role]
-        return values(self, **roles)
+        return _values(self, **roles)
 
-    return replaced(Tables, "values", left)
+    return Tables, "values", left
 
 
 # --- broken statements ---
+
+
+plant("guard index dropped", "guard", "I1", guard=False, begin=6)
+plant("claimed_by kept", "foreign", "I1 I5")(
+    *without("claimed_by", lambda value: isinstance(value, sa.sql.elements.Null))
+)
 
 
 def owner(c: Cols) -> ColumnElement[Any]:
@@ -127,530 +142,350 @@ def owner(c: Cols) -> ColumnElement[Any]:
     return c.claimed_by
 
 
-def no_fence() -> AbstractContextManager[None]:
+@plant("settle without claimed_by", "crashes", "I5", begin=228)(Tables, "mine")
+@plant("batch: without claimed_by", "groups", "I5", begin=100)(Tables, "mine")
+def no_fence(self: Tables, c: Cols, me: ColumnElement[Any]) -> ColumnElement[bool]:
     """A settle asks only whether the row is at 1."""
-
-    def mine(self: Tables, c: Cols, me: ColumnElement[Any]) -> ColumnElement[bool]:
-        return sa.or_(self.running(c), sa.and_(sa.false(), owner(c) == me))
-
-    return replaced(Tables, "mine", mine)
+    return sa.or_(self.running(c), sa.and_(sa.false(), owner(c) == me))
 
 
-def earlier_running() -> AbstractContextManager[None]:
+@plant("earlier running", "ops", "I2")(Tables, "earlier_unfinished")
+def earlier_running(self: Tables, of: Cols) -> ColumnElement[bool]:
     """The seed's question: is an earlier message running (instead of unfinished)."""
-
-    def earlier(self: Tables, of: Cols) -> ColumnElement[bool]:
-        other = self.cols(self.message.alias("e"))
-        same = sa.and_(other.object_id == of.object_id, other.msg_id < of.msg_id)
-        return sa.exists(sa.select(other.msg_id).where(same, self.running(other)))
-
-    return replaced(Tables, "earlier_unfinished", earlier)
+    other = self.cols(self.message.alias("e"))
+    same = sa.and_(other.object_id == of.object_id, other.msg_id < of.msg_id)
+    return sa.exists(sa.select(other.msg_id).where(same, self.running(other)))
 
 
-def due_first() -> AbstractContextManager[None]:
-    """A due message is offered before the head of its object, which is then passed over."""
-
-    def offer_waited(self: HeadChooser, row: Candidate) -> None:
-        if row.object_id not in self._skipped and self.can_run(row):
-            self.offer(row)
-
-    def lost(self: Search, candidates: list[Candidate]) -> None:
-        self._blocked.update(c.object_id for c in candidates if c.object_id is not None)
-
-    return together(
-        replaced(HeadChooser, "offer_waited", offer_waited), replaced(Search, "lost", lost)
-    )
+due_first = plant("due follower hides head", "ops", "I3")
+"""A due message is offered before the head of its object, which is then passed over."""
 
 
-def any_claim() -> AbstractContextManager[None]:
+@due_first(HeadChooser, "offer_waited")
+def offer_waited(self: HeadChooser, row: Candidate) -> None:
+    if row.object_id not in self._skipped and self.can_run(row):
+        self.offer(row)
+
+
+@due_first(Search, "lost")
+def lost(self: Search, candidates: list[Candidate]) -> None:
+    self._blocked.update(c.object_id for c in candidates if c.object_id is not None)
+
+
+# Goes on under its id while a settle may be under way: one of both alone does no harm.
+under_its_id = plant("settle executed late", "delayed", "I1 I4 I5")
+under_its_id(Identity, "retire", lambda self: None)
+under_its_id(Finder, "_drop_doubtful", lambda self, look: None)
+
+
+@under_its_id(settle, "_statement")
+def any_claim(t: Tables, outcome: Outcome, counted: bool) -> sa.Update:
     """The settle does not ask which claim of the instance it belongs to."""
-
-    def statement(t: Tables, outcome: Outcome, counted: bool) -> sa.Update:
-        c = t.cols()
-        unasked = [sa.bindparam(name, type_=sa.Integer()) >= 0 for name in ("mw_tries", "mw_times")]
-        this = c.msg_id == sa.bindparam("mw_id", type_=sa.BigInteger())
-        mine = (this, t.mine(c, rows.ME), *unasked)
-        return sa.update(t.message).where(*mine).values(settle._outcome_values(t, outcome))
-
-    return replaced(settle, "_statement", statement)
+    c = t.cols()
+    unasked = [sa.bindparam(name, type_=sa.Integer()) >= 0 for name in ("mw_tries", "mw_times")]
+    this = c.msg_id == sa.bindparam("mw_id", type_=sa.BigInteger())
+    mine = (this, t.mine(c, rows.ME), *unasked)
+    return sa.update(t.message).where(*mine).values(settle._outcome_values(t, outcome))
 
 
-def any_tries() -> AbstractContextManager[None]:
+@plant("without owners any tries", "unowned", "I5")(Tables, "same_tries")
+def any_tries(self: Tables, c: Cols, counted: bool) -> list[ColumnElement[bool]]:
     """Without owners an outcome asks for the status alone."""
-
-    def same_tries(self: Tables, c: Cols, counted: bool) -> list[ColumnElement[bool]]:
-        seen = sa.bindparam("mw_tries", type_=sa.Integer())
-        return [sa.or_(self.tries(c) == seen, c.msg_id.is_not(None))] if counted else []
-
-    return replaced(Tables, "same_tries", same_tries)
+    seen = sa.bindparam("mw_tries", type_=sa.Integer())
+    return [sa.or_(self.tries(c) == seen, c.msg_id.is_not(None))] if counted else []
 
 
 _flag = claim.flag
 
 
-def _as_it_is_now(conn: Connection, t: Tables, candidates: Sequence[Candidate]) -> list[Candidate]:
+# Nor does the claim look at the status at all.
+any_status = plant("any status claimed", "plain", "FINAL I4")
+any_status(Tables, "claimable", lambda _, c: c.status != 1)
+
+
+@any_status(claim, "flag")
+def seen_ignored(
+    conn: Connection, t: Tables, candidates: Sequence[Candidate], *, me: str
+) -> list[Row]:
+    """The claim does not compare status and tries with what was seen."""
     c = t.cols()
     ids = [one.msg_id for one in candidates]
     query = sa.select(c.msg_id, c.status, t.tries(c)).where(c.msg_id.in_(ids))
-    now = {row[0]: row for row in conn.execute(query)}
-    return [one._replace(status=now[one.msg_id][1], tries=now[one.msg_id][2]) for one in candidates]
+    now = {i: {"status": status, "tries": tries} for i, status, tries in conn.execute(query)}
+    return _flag(conn, t, [one._replace(**now[one.msg_id]) for one in candidates], me=me)
 
 
-def seen_ignored() -> AbstractContextManager[None]:
-    """The claim does not compare status and tries with what was seen."""
-
-    def flag(conn: Connection, t: Tables, candidates: Sequence[Candidate], *, me: str) -> list[Row]:
-        return _flag(conn, t, _as_it_is_now(conn, t, candidates), me=me)
-
-    return replaced(claim, "flag", flag)
-
-
-@contextmanager
-def seen_and_status_ignored() -> Iterator[None]:
-    """Nor does it look at the status at all."""
-
-    def claimable(_: Tables, c: Cols) -> ColumnElement[bool]:
-        return c.status != 1
-
-    with seen_ignored(), replaced(Tables, "claimable", claimable):
-        yield
-
-
-def crash_is_no_try() -> AbstractContextManager[None]:
+@plant("crash counts no try", "crashes", "I4")(recover, "recover")
+def crash_is_no_try(
+    conn: Connection, t: Tables, ids: Sequence[int], *, dead_id: str, text: str, **_: Any
+) -> int:
     """A recovery counts no try."""
-
-    def back(
-        conn: Connection, t: Tables, ids: Sequence[int], *, dead_id: str, text: str, **_: Any
-    ) -> int:
-        c = t.cols()
-        mine = sa.and_(t.running(c), owner(c) == dead_id)
-        values = {"status": -1, "available_at": None, "claimed_by": None, "last_error": text}
-        return conn.execute(
-            sa.update(t.message).where(c.msg_id.in_(ids), mine).values(values)
-        ).rowcount
-
-    return replaced(recover, "recover", back)
-
-
-def owner_kept() -> AbstractContextManager[None]:
-    """What leaves status 1 keeps its `claimed_by`."""
-    return without("claimed_by", lambda value: isinstance(value, sa.sql.elements.Null))
+    c = t.cols()
+    mine = sa.and_(c.msg_id.in_(ids), t.running(c), owner(c) == dead_id)
+    values = {"status": -1, "available_at": None, "claimed_by": None, "last_error": text}
+    return conn.execute(sa.update(t.message).where(mine).values(values)).rowcount
 
 
 # --- broken roles ---
 
 
-def no_take_over() -> AbstractContextManager[None]:
-    """Recovery: rows of an expired lease are given back without taking it over."""
-
-    def give_back(self: Recovery, seen: lease.Lease) -> int:
-        return self._recover_rows(seen.name)[0]
-
-    return replaced(Recovery, "_take_over", give_back)
-
-
-def no_orphans() -> AbstractContextManager[None]:
-    """Recovery: rows of ids without a lease stay."""
-    return replaced(Recovery, "_recover_orphan", lambda self, dead_id: 0)
-
-
-def drops_before_the_rest() -> AbstractContextManager[None]:
-    """Recovery: takes the dead for living as long as their lease was once seen alive."""
-    return replaced(Recovery, "_due", lambda self, leases, holders: iter(()))
+# Rows of an expired lease are given back without taking it over.
+plant("no take-over", "crashes", "I1 I5", begin=82)(
+    Recovery, "_take_over", lambda self, seen: self._recover_rows(seen.name)[0]
+)
+plant("orphans never given back", "zombies", "I3", rare=True)(
+    Recovery, "_recover_orphan", lambda self, dead_id: 0
+)
+# As long as their lease was once seen alive.
+plant("the dead never given back", "crashes", "I3")(
+    Recovery, "_due", lambda self, leases, holders: iter(())
+)
+early = plant("run read before the flag", "ops", "I2 I3 FINAL")
+_flag_by, _read_runs = Claimer._flag, claim.read_runs
+_kept: dict[int, list[Bare]] = {}
 
 
-def early_runs() -> AbstractContextManager[None]:
-    """Claimer: the run is read before the flag commits."""
-    flag, runs = Claimer._flag, claim.read_runs
-    kept: dict[int, list[Bare]] = {}
-
-    def flag_later(
-        self: Claimer, candidates: list[Candidate], me: str
-    ) -> tuple[list[Row], list[Candidate]]:
-        heads: list[Row] = [
-            Row(c.msg_id, c.object_id, None, None, 0, 0, 0, None, None) for c in candidates
-        ]
-        with self._link.statement() as conn:
-            kept.update(runs(conn, self._setup.tables, heads, limit=RUN_LIMIT))
-        return flag(self, candidates, me)
-
-    def read(conn: Connection, t: Tables, heads: Sequence[Row], **_: Any) -> dict[int, list[Bare]]:
-        return {head.msg_id: kept.get(head.msg_id, []) for head in heads}
-
-    return together(replaced(Claimer, "_flag", flag_later), replaced(claim, "read_runs", read))
+@early(Claimer, "_flag")
+def flag_later(
+    self: Claimer, candidates: list[Candidate], me: str
+) -> tuple[list[Row], list[Candidate]]:
+    heads = [Row(c.msg_id, c.object_id, None, None, 0, 0, 0, None, None) for c in candidates]
+    with self._link.statement() as conn:
+        _kept.update(_read_runs(conn, self._setup.tables, heads, limit=RUN_LIMIT))
+    return _flag_by(self, candidates, me)
 
 
-def no_sweep() -> AbstractContextManager[None]:
-    """FlaggedRows: those that no lane knows stay."""
-    return replaced(FlaggedRows, "release_unknown", lambda self, link: None)
+@early(claim, "read_runs")
+def read(conn: Connection, t: Tables, heads: Sequence[Row], **_: Any) -> dict[int, list[Bare]]:
+    return {head.msg_id: _kept.get(head.msg_id, []) for head in heads}
 
 
-def no_look_at_the_stop() -> AbstractContextManager[None]:
-    """FlaggedRows: there are none, it says, without a look."""
-    return replaced(FlaggedRows, "none_left", lambda self, link: True)
+plant("unknown rows never swept", "unknown", "I3")(
+    FlaggedRows, "release_unknown", lambda self, link: None
+)
+plant("stop without a sweep", "stops", "I8")(FlaggedRows, "none_left", lambda self, link: True)
 
 
-def sweep_beside_a_claim() -> AbstractContextManager[None]:
-    """FlaggedRows: the sweep of unknown rows does not wait for claims in flight."""
-
-    @contextmanager
-    def no_claim_in_flight(self: FlaggedRows, patience: float | None = None) -> Iterator[bool]:
-        yield True
-
-    return replaced(FlaggedRows, "no_claim_in_flight", no_claim_in_flight)
+@plant("sweep beside a claim", "stops", "I4 I8", begin=15)(FlaggedRows, "no_claim_in_flight")
+@contextmanager
+def no_claim_in_flight(self: FlaggedRows, patience: float | None = None) -> Iterator[bool]:
+    """The sweep of unknown rows does not wait for claims in flight."""
+    yield True
 
 
-def nothing_held() -> AbstractContextManager[None]:
-    """Hand: claims objects whose settle is not known to be over."""
-    return replaced(InFlight, "objects_and_ids", lambda self: (set(), set()))
+# Objects whose settle is not known to be over.
+plant("claim before the answer", "answers", "I1 I4", rare=True)(
+    InFlight, "objects_and_ids", lambda self: (set(), set())
+)
+# Hands never run empty.
+beside = plant("beside a quarantined", "quarantine", "I10", begin=6)
+beside(Quiesce, "step", lambda self, held, reason: Step.EMPTY)
+beside(Claimer, "may_claim_alone", lambda self: True)
+beside(InFlight, "quarantined", lambda self, most: False)
+_continue_as = Shared.continue_as
+# A lost lease makes an instance forget all there, too.
+plant("without owners all forgotten", "unowned", "I3")(
+    Shared, "continue_as", lambda self, *what, with_all=False: _continue_as(self, *what)
+)
+# What is carried over starts.
+plant("without owners started unasked", "unowned", "I1")(
+    LaneQueue, "may_start", lambda self, lane: self._identity.is_ours(lane.owner)
+)
+_settle = Settler.settle
 
 
-def unasked() -> AbstractContextManager[None]:
-    """Lanes: without owners what is carried over starts without being asked for."""
-
-    def may_start(self: LaneQueue, lane: Lane) -> bool:
-        return self._identity.is_ours(lane.owner)
-
-    return replaced(LaneQueue, "may_start", may_start)
-
-
-def forgets_all() -> AbstractContextManager[None]:
-    """Shared: without owners, too, a lost lease makes an instance forget all."""
-
-    continue_as = Shared.continue_as
-
-    def forget(self: Shared, *what: Any, with_all: bool = False) -> bool:
-        return continue_as(self, *what)
-
-    return replaced(Shared, "continue_as", forget)
+@plant("handler ahead of the flag", "plain", "I4")(Settler, "settle")
+def ahead_of_the_flag(self: Settler, batch: Sequence[Lane], writer: Writer) -> list[Lane]:
+    """Lanes go on before what moves their flags is written."""
+    ahead = [
+        Lane(lane.owner, lane.rows[lane.place + 1 :])
+        for lane in batch
+        if settlement(lane, self._setup, self._shared).next_id is not None and lane.settled is None
+    ]
+    self._shared.in_flight.lanes.update(ahead)
+    self._lanes.put(ahead)
+    _settle(self, batch, writer)
+    return []
 
 
-def never_quiet() -> AbstractContextManager[None]:
-    """Quiesce: hands never run empty, and a message in quarantine is claimed beside others."""
-    return together(
-        replaced(Quiesce, "step", lambda self, held, reason: Step.EMPTY),
-        replaced(Claimer, "may_claim_alone", lambda self: True),
-        replaced(InFlight, "quarantined", lambda self, most: False),
-    )
+in_both = plant("one lane in two settles", "plain", "I1 I3 I4 I5")
+"""Finished lanes leave the queue after their settle, so that both take them."""
 
 
-def ahead_of_the_flag() -> AbstractContextManager[None]:
-    """Settler: lanes go on before what moves their flags is written."""
-    settle = Settler.settle
+@in_both(Settler, "_take")
+def copied(self: Settler, batch: list[Lane]) -> None:
+    batch += self.finished
 
-    def early(self: Settler, batch: Sequence[Lane], writer: Writer) -> list[Lane]:
-        ahead = []
+
+@in_both(Settler, "settle")
+def late(self: Settler, batch: Sequence[Lane], writer: Writer) -> list[Lane]:
+    try:
+        return _settle(self, batch, writer)
+    finally:
         for lane in batch:
-            if (
-                settlement(lane, self._setup, self._shared).next_id is not None
-                and lane.settled is None
-            ):
-                ahead.append(Lane(lane.owner, lane.rows[lane.place + 1 :]))
-        self._shared.in_flight.lanes.update(ahead)
-        self._lanes.put(ahead)
-        settle(self, batch, writer)
-        return []
-
-    return replaced(Settler, "settle", early)
+            if lane in self.finished:
+                self.finished.remove(lane)
 
 
-def one_answer_for_all() -> AbstractContextManager[None]:
-    """Writer: what became of one lane of a batch is taken for what became of all."""
-    write = Writer.write
-
-    def same(self: Writer, lanes: dict[int, Lane], me: str) -> dict[int, Settled]:
-        became = write(self, lanes, me)
-        return dict.fromkeys(lanes, next(iter(became.values()), Settled.LOST))
-
-    return replaced(Writer, "write", same)
+_write = Writer.write
 
 
-def unanswered_is_written() -> AbstractContextManager[None]:
-    """Writer: what was not answered is taken for written, without a look."""
-
-    def look(self: Writer, lanes: dict[int, Lane], me: str) -> dict[int, Settled]:
-        wanted = {
-            i: settlement(lane, self._setup, self._shared).next_id for i, lane in lanes.items()
-        }
-        return {i: Settled.ADVANCED if ahead else Settled.ENDED for i, ahead in wanted.items()}
-
-    return replaced(Writer, "_look", look)
+@plant("one answer for a batch", "plain", "I3 I4", begin=4)(Writer, "write")
+def one_answer_for_all(self: Writer, lanes: dict[int, Lane], me: str) -> dict[int, Settled]:
+    """What became of one lane of a batch is taken for what became of all."""
+    became = _write(self, lanes, me)
+    return dict.fromkeys(lanes, next(iter(became.values()), Settled.LOST))
 
 
-def in_both() -> AbstractContextManager[None]:
-    """Settler: finished lanes leave the queue after their settle, so that both take them."""
-    settle = Settler.settle
-
-    def copied(self: Settler, batch: list[Lane]) -> None:
-        batch += self.finished
-
-    def late(self: Settler, batch: Sequence[Lane], writer: Writer) -> list[Lane]:
-        try:
-            return settle(self, batch, writer)
-        finally:
-            for lane in batch:
-                if lane in self.finished:
-                    self.finished.remove(lane)
-
-    return together(replaced(Settler, "_take", copied), replaced(Settler, "settle", late))
+@plant("unanswered is written", "unknown", "I1 I4")(Writer, "_look")
+def unanswered_is_written(self: Writer, lanes: dict[int, Lane], me: str) -> dict[int, Settled]:
+    """What was not answered is taken for written, without a look."""
+    wanted = {i: settlement(lane, self._setup, self._shared).next_id for i, lane in lanes.items()}
+    return {i: Settled.ADVANCED if ahead else Settled.ENDED for i, ahead in wanted.items()}
 
 
-def always_trusted() -> AbstractContextManager[None]:
-    """Identity: believes in a lease that is over."""
-    return replaced(Identity, "trusted", lambda self: True)
+plant("no lease is ever lost", "zombies", "I1")(Identity, "trusted", lambda self: True)
+# What was claimed under a lost id is never lost, and its lanes are started.
+ours = plant("lost ids are ours", "zombies", "I1")
+ours(Identity, "is_ours", lambda self, owner: True)
+ours(LaneQueue, "may_start", lambda self, lane: True)
+# After the first look at everything that found nothing.
+plant("drain ends at once", "drains", "I3")(DrainEnd, "is_over", lambda self, look: look.complete)
+plant("drain waits for no lease", "drains", "I3")(
+    DrainEnd, "lease_ends_in", lambda self, ending: None
+)
+_settle_one = settle.settle_one
 
 
-def keeps_its_id() -> AbstractContextManager[None]:
-    """Identity: goes on under its id while a settle may be under way, and a settle does not ask
-    which claim it belongs to. One of both alone does no harm."""
-    return together(
-        replaced(Identity, "retire", lambda self: None),
-        replaced(Finder, "_drop_doubtful", lambda self, look: None),
-        any_claim(),
-    )
-
-
-def nobody_else() -> AbstractContextManager[None]:
-    """Identity: what was claimed under a lost id is never lost, and its lanes are started."""
-    return together(
-        replaced(Identity, "is_ours", lambda self, owner: True),
-        replaced(LaneQueue, "may_start", lambda self, lane: True),
-    )
-
-
-def ends_at_once() -> AbstractContextManager[None]:
-    """DrainEnd: over after the first look at everything that found nothing."""
-
-    return replaced(DrainEnd, "is_over", lambda self, look: look.complete)
-
-
-def waits_for_no_lease() -> AbstractContextManager[None]:
-    """DrainEnd: does not wait for the leases of others."""
-    return replaced(DrainEnd, "lease_ends_in", lambda self, ending: None)
-
-
-def sends_for_the_lost() -> AbstractContextManager[None]:
+@plant("chains: sent for the lost", "chains", "I6")(settle, "settle_one")
+def sends_for_the_lost(conn: Connection, t: Tables, one: Settlement, **how: Any) -> Settled:
     """What the handler of a lost lane has sent is sent all the same."""
-    real = settle.settle_one
-
-    def settle_one(conn: Connection, t: Tables, one: Settlement, **how: Any) -> Settled:
-        settled = real(conn, t, one, **how)
-        if settled is Settled.LOST:
-            settle.send_all(conn, t, one.sends)
-        return settled
-
-    return replaced(settle, "settle_one", settle_one)
+    settled = _settle_one(conn, t, one, **how)
+    if settled is Settled.LOST:
+        settle.send_all(conn, t, one.sends)
+    return settled
 
 
-def sends_by_itself() -> AbstractContextManager[None]:
+_write_once = Writer.write_once
+
+
+@plant("chains: sent by itself", "chains", "I6")(Writer, "write_once")
+def sends_by_itself(self: Writer, lanes: Sequence[Lane], *how: Any) -> None:
     """What handlers have sent is committed before their outcomes."""
-    real = Writer.write_once
-
-    def write_once(self: Writer, lanes: Sequence[Lane], *how: Any) -> None:
-        for lane in lanes:
-            if lane.result is not None and lane.result.sends:
-                with self.link.transaction() as conn:
-                    settle.send_all(conn, self._setup.tables, lane.result.sends)
-                lane.result = dataclasses.replace(lane.result, sends=())
-        real(self, lanes, *how)
-
-    return replaced(Writer, "write_once", write_once)
+    for lane in lanes:
+        if lane.result is not None and lane.result.sends:
+            with self.link.transaction() as conn:
+                settle.send_all(conn, self._setup.tables, lane.result.sends)
+            lane.result = dataclasses.replace(lane.result, sends=())
+    _write_once(self, lanes, *how)
 
 
 # --- batches ---
 
 
-def counts_ignored() -> AbstractContextManager[None]:
+_finish = done.finish
+
+
+@plant("batch: counts ignored", "batches", "I3 I5 I6 FINAL")(done, "finish")
+def all_ended(conn: Connection, t: Tables, ids: Any, me: str, seen: Any, **how: Any) -> int:
     """A head that is gone, or a follower, is not noticed."""
-    finish = done.finish
-
-    def all_ended(conn: Connection, t: Tables, ids: Any, me: str, seen: Any, **how: Any) -> int:
-        ended = finish(conn, t, ids, me, seen, **how)
-        return len(ids) if "free" in how else ended  # else not of a batch
-
-    return replaced(done, "finish", all_ended)
+    ended = _finish(conn, t, ids, me, seen, **how)
+    return len(ids) if "free" in how else ended  # else not of a batch
 
 
-def half_is_committed() -> AbstractContextManager[None]:
+_settle_batch = settle.settle_batch
+
+
+@plant("batch: half is committed", "batches", "I3 I6")(batch.store, "settle_batch")
+def each(conn: Connection, t: Tables, shares: Sequence[Share], **how: Any) -> set[int]:
     """The lanes that are still ours are committed, with the writes for the others."""
-    settle_batch = settle.settle_batch
-
-    def each(conn: Connection, t: Tables, shares: Sequence[Share], **how: Any) -> set[int]:
-        flagged: set[int] = set()
-        for share in shares:
-            try:
-                with conn.begin_nested():
-                    flagged |= settle_batch(conn, t, [share], **how)
-            except (OutOfDate, IntegrityError):
-                pass
-        return flagged
-
-    return replaced(batch.store, "settle_batch", each)
+    flagged: set[int] = set()
+    for share in shares:
+        with suppress(OutOfDate, IntegrityError), conn.begin_nested():
+            flagged |= _settle_batch(conn, t, [share], **how)
+    return flagged
 
 
 # --- cancels, keys and limits ---
 
 
-@contextmanager
-def kept_by_a_rerun() -> Iterator[None]:
-    """A rerun leaves the request for the run before it."""
-    rerun, drop = change.rerun, controls.drop_requests
-    within: list[bool] = []
-
-    def kept(conn: Any, t: Any, ids: Any) -> int:
-        return 0 if within else drop(conn, t, ids)
-
-    def rerunning(*args: Any, **how: Any) -> int:
-        within.append(True)
-        try:
-            return rerun(*args, **how)
-        finally:
-            within.pop()
-
-    with replaced(controls, "drop_requests", kept), replaced(change, "rerun", rerunning):
-        yield
+kept_by_a_rerun = plant("a rerun keeps a request", "cancels", "I3")  # of the run before it
+_rerun, _drop = change.rerun, controls.drop_requests
+_within: list[bool] = []
 
 
-def free_between_tries() -> AbstractContextManager[None]:
+@kept_by_a_rerun(controls, "drop_requests")
+def kept(conn: Any, t: Any, ids: Any) -> int:
+    return 0 if _within else _drop(conn, t, ids)
+
+
+@kept_by_a_rerun(change, "rerun")
+def rerunning(*args: Any, **how: Any) -> int:
+    _within.append(True)
+    try:
+        return _rerun(*args, **how)
+    finally:
+        _within.pop()
+
+
+@plant("keys: free between tries", "keys", "KEYS")(tables, "key_counts")
+def free_between_tries(_: Tables, c: Cols) -> ColumnElement[bool]:
     """A message that has failed does not hold its key until its next try."""
-
-    def key_counts(_: Tables, c: Cols) -> ColumnElement[bool]:
-        assert c.unique_key is not None
-        running_or_new = c.status.in_([sa.literal_column("0"), sa.literal_column("1")])
-        return sa.and_(c.unique_key.is_not(None), running_or_new)
-
-    return replaced(tables, "key_counts", key_counts)
+    assert c.unique_key is not None
+    running_or_new = c.status.in_([sa.literal_column("0"), sa.literal_column("1")])
+    return sa.and_(c.unique_key.is_not(None), running_or_new)
 
 
-def held_by_the_dead() -> AbstractContextManager[None]:
-    """What ends a message does not say when."""
-    return without("finished_at", lambda value: True)
+# What ends a message does not say when.
+plant("keys: held by the dead", "keys", "KEYS")(*without("finished_at", lambda value: True))
+_flag_once = Claimer._flag_once
 
 
-def counted_before() -> AbstractContextManager[None]:
+@plant("limits: counted before", "limits", "I11")(Claimer, "_flag_once")
+def counted_before(
+    self: Claimer, topic: str | None, candidates: list[Candidate], me: str, **how: Any
+) -> tuple[list[Row], list[Candidate]]:
     """What is free is counted in a transaction of its own, before that of the flags."""
-
-    flag_once = Claimer._flag_once
-
-    def counted(
-        self: Claimer, topic: str | None, candidates: list[Candidate], me: str, **how: Any
-    ) -> tuple[list[Row], list[Candidate]]:
-        if topic is None:
-            return flag_once(self, topic, candidates, me, **how)
-        tables, rows = self._setup.tables, list[Row]()
+    if topic is None:
+        return _flag_once(self, topic, candidates, me, **how)
+    tables, rows = self._setup.tables, list[Row]()
+    with self._link.transaction() as conn:
+        free = limits.lock(conn, tables, topic)
+    some = [] if free is None else candidates[: free.starts]
+    if free is not None and some:
         with self._link.transaction() as conn:
-            free = limits.lock(conn, tables, topic)
-        some = [] if free is None else candidates[: free.starts]
-        if free is not None and some:
-            with self._link.transaction() as conn:
-                rows, _ = claim.flag_apart(conn, tables, some, me=me)
-                limits.take(conn, tables, topic, free, len(rows))
-        self._limit_poller.tried(topic, free, len(rows))
-        return rows, some
-
-    return replaced(Claimer, "_flag_once", counted)
+            rows, _ = claim.flag_apart(conn, tables, some, me=me)
+            limits.take(conn, tables, topic, free, len(rows))
+    self._limit_poller.tried(topic, free, len(rows))
+    return rows, some
 
 
-def runs_go_on() -> AbstractContextManager[None]:
-    """A message of a limited topic gets the flag of the one in front of it."""
-
-    def init(self: Controls) -> None:
-        object.__setattr__(self, "apart", self.paused)
-
-    return replaced(Controls, "__post_init__", init)
-
-
-def free_of_charge() -> AbstractContextManager[None]:
-    """A start takes no token."""
-    return replaced(limits, "take", lambda conn, t, topic, free, count: None)
+# A message of a limited topic gets the flag of the one in front of it.
+plant("limits: a run goes on", "limits", "I11")(
+    Controls, "__post_init__", lambda self: object.__setattr__(self, "apart", self.paused)
+)
+plant("limits: starts take no token", "limits", "I11")(
+    limits, "take", lambda conn, t, topic, free, count: None
+)
 
 
-# --- schedules ---
+# --- schedules and jobs ---
 
 
-def any_version() -> AbstractContextManager[None]:
-    """A tick is fired whoever has fired it meanwhile."""
-    as_seen = schedules._as_seen
-    return replaced(schedules, "_as_seen", lambda t, seen: as_seen(t, seen)[:2])
+_as_seen, _due = schedules._as_seen, ticks.due
+# A tick is fired whoever has fired it meanwhile.
+plant("ticks: any version", "ticks", "TICKS")(schedules, "_as_seen", lambda *a: _as_seen(*a)[:2])
 
 
-def ticks_from_now() -> AbstractContextManager[None]:
+@plant("ticks: computed from now", "ticks", "TICKS")(ticks, "due")
+def ticks_from_now(when: Any, catch_up: str, next_at: Any, last_at: Any, now: Any) -> Any:
     """The next tick is computed from the time at which the one before is sent."""
-    due = ticks.due
-
-    def late(when: Any, catch_up: str, next_at: Any, last_at: Any, now: Any) -> Any:
-        found = due(when, catch_up, next_at, last_at, now)
-        return found and ticks.Due(found.ticks[:1], when.after(now))
-
-    return replaced(ticks, "due", late)
+    found = _due(when, catch_up, next_at, last_at, now)
+    return found and ticks.Due(found.ticks[:1], when.after(now))
 
 
-# --- jobs ---
-
-
-def any_state() -> AbstractContextManager[None]:
-    """A job completes as soon as it is sealed."""
-    return replaced(jobs, "_unfinished", lambda t, job: sa.false())
-
-
-def whoever_completes() -> AbstractContextManager[None]:
-    """A job completes whoever has completed it meanwhile."""
-    return replaced(jobs, "_is_to_complete", lambda c: (c.sealed_at.is_not(None),))
-
-
-# --- all of them ---
-
-
-def _plant(name: str, config: str, rules: str, **how: Any) -> Plant:
-    expected = frozenset(Rule(rule) for rule in rules.split())
-    return Plant(name=name, config=config, rules=expected, **how)
-
-
-PLANTS = {
-    plant.name: plant
-    for plant in (
-        _plant("guard index dropped", "guard", "I1", guard=False, begin=6),
-        _plant("settle without claimed_by", "crashes", "I5", patch=no_fence, begin=228),
-        _plant("earlier running", "ops", "I2", patch=earlier_running),
-        _plant("any status claimed", "plain", "FINAL I4", patch=seen_and_status_ignored),
-        _plant("crash counts no try", "crashes", "I4", patch=crash_is_no_try),
-        _plant("claimed_by kept", "foreign", "I1 I5", patch=owner_kept),
-        _plant("no take-over", "crashes", "I1 I5", patch=no_take_over, begin=82),
-        _plant("orphans never given back", "zombies", "I3", patch=no_orphans, rare=True),
-        _plant("the dead never given back", "crashes", "I3", patch=drops_before_the_rest),
-        _plant("run read before the flag", "ops", "I2 I3 FINAL", patch=early_runs),
-        _plant("unknown rows never swept", "unknown", "I3", patch=no_sweep),
-        _plant("stop without a sweep", "stops", "I8", patch=no_look_at_the_stop),
-        _plant("sweep beside a claim", "stops", "I4 I8", patch=sweep_beside_a_claim, begin=15),
-        _plant("claim before the answer", "answers", "I1 I4", patch=nothing_held, rare=True),
-        _plant("beside a quarantined", "quarantine", "I10", patch=never_quiet, begin=6),
-        _plant("handler ahead of the flag", "plain", "I4", patch=ahead_of_the_flag),
-        _plant("one answer for a batch", "plain", "I3 I4", patch=one_answer_for_all, begin=4),
-        _plant("unanswered is written", "unknown", "I1 I4", patch=unanswered_is_written),
-        _plant("one lane in two settles", "plain", "I1 I3 I4 I5", patch=in_both),
-        _plant("no lease is ever lost", "zombies", "I1", patch=always_trusted),
-        _plant("lost ids are ours", "zombies", "I1", patch=nobody_else),
-        _plant("drain ends at once", "drains", "I3", patch=ends_at_once),
-        _plant("drain waits for no lease", "drains", "I3", patch=waits_for_no_lease),
-        _plant("due follower hides head", "ops", "I3", patch=due_first),
-        _plant("without owners all forgotten", "unowned", "I3", patch=forgets_all),
-        _plant("without owners started unasked", "unowned", "I1", patch=unasked),
-        _plant("without owners any tries", "unowned", "I5", patch=any_tries),
-        _plant("batch: counts ignored", "batches", "I3 I5 I6 FINAL", patch=counts_ignored),
-        _plant("batch: half is committed", "batches", "I3 I6", patch=half_is_committed),
-        _plant("batch: without claimed_by", "groups", "I5", patch=no_fence, begin=100),
-        _plant("chains: sent for the lost", "chains", "I6", patch=sends_for_the_lost),
-        _plant("chains: sent by itself", "chains", "I6", patch=sends_by_itself),
-        _plant("a rerun keeps a request", "cancels", "I3", patch=kept_by_a_rerun),
-        _plant("limits: counted before", "limits", "I11", patch=counted_before),
-        _plant("limits: a run goes on", "limits", "I11", patch=runs_go_on),
-        _plant("limits: starts take no token", "limits", "I11", patch=free_of_charge),
-        _plant("keys: free between tries", "keys", "KEYS", patch=free_between_tries),
-        _plant("keys: held by the dead", "keys", "KEYS", patch=held_by_the_dead),
-        _plant("ticks: any version", "ticks", "TICKS", patch=any_version),
-        _plant("ticks: computed from now", "ticks", "TICKS", patch=ticks_from_now),
-        _plant("jobs: whatever is left", "jobs", "JOBS", patch=any_state),
-        _plant("jobs: completed twice", "jobs", "JOBS", patch=whoever_completes),
-        _plant("settle executed late", "delayed", "I1 I4 I5", patch=keeps_its_id),
-    )
-}
+plant("jobs: whatever is left", "jobs", "JOBS")(jobs, "_unfinished", lambda t, job: sa.false())
+# Whoever has completed it meanwhile.
+plant("jobs: completed twice", "jobs", "JOBS")(
+    jobs, "_is_to_complete", lambda c: (c.sealed_at.is_not(None),)
+)

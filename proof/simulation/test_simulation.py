@@ -104,7 +104,7 @@ def test_seed_replays_exactly(name: str) -> None:
 def test_each_planted_bug_changes_what_is_there() -> None:
     """What it replaces has the name that it says, also where the hunt for it is a long test."""
     for plant in PLANTS.values():
-        with plant.patch():
+        with plant.planted():
             pass
 
 
