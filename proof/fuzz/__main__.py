@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
-from proof.fuzz.hunt import database_of, hunt_rows, hunt_tables
-from tests.plugin import NAMES
+from proof.fuzz.hunt import hunt_rows, hunt_tables
+from tests.plugin import NAMES, _fresh
 from tests.servers import session
 
 
@@ -21,20 +25,20 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args(arguments)
     logging.getLogger("msgworker").addHandler(logging.NullHandler())  # what is planned is no news
+    hunts: tuple[tuple[str, Any, dict[str, Any]], ...] = (
+        ("rows", hunt_rows, {"at_once": chosen.at_once}),
+        ("tables", hunt_tables, {}),
+    )
     faults = 0
-    with session(durable=False) as fleet:
+    with session(durable=False) as fleet, TemporaryDirectory() as folder:
         for name in chosen.database or NAMES:
-            with database_of(name, fleet) as url:
-                if chosen.rows:
-                    more = {"rows": chosen.rows, "at_once": chosen.at_once, "start": chosen.seed}
-                    found = hunt_rows(url, name, **more, tell=_tell)
-                    print(f"{name}, seed {chosen.seed}, rows:\n{found}", flush=True)
-                    faults += len(found.faults)
-                if chosen.tables:
-                    more = {"tables": chosen.tables, "start": chosen.seed}
-                    found = hunt_tables(url, name, **more, tell=_tell)
-                    print(f"{name}, seed {chosen.seed}, tables:\n{found}", flush=True)
-                    faults += len(found.faults)
+            with contextmanager(_fresh)(name, fleet, Path(folder)) as database:
+                for what, hunt, more in hunts:
+                    if count := getattr(chosen, what):
+                        more = {what: count, "start": chosen.seed, "tell": _tell} | more
+                        found = hunt(database.url, name, **more)
+                        print(f"{name}, seed {chosen.seed}, {what}:\n{found}", flush=True)
+                        faults += len(found.faults)
     return int(faults > 0)
 
 

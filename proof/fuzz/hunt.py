@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -18,7 +15,6 @@ from proof.fuzz.kinds import TYPES_MADE
 from proof.fuzz.rows import Harm, Odd, Trial, odd_rows
 from proof.fuzz.tables import Adoption, Described, Stuck, described
 from tests.engines import plain_engine
-from tests.servers import Fleet
 
 RULES = ("continue", "block")
 Tell = Callable[[str], object]
@@ -101,29 +97,3 @@ def hunt_tables(
     finally:
         engine.dispose()
     return found
-
-
-@contextmanager
-def database_of(name: str, fleet: Fleet) -> Iterator[str]:
-    """The URL of a new, empty database, removed at the end."""
-    if name == "sqlite":
-        with TemporaryDirectory(prefix="msgworker-fuzz-") as folder:
-            yield f"sqlite:///{Path(folder) / 'fuzz.db'}"
-        return
-    from sqlalchemy.engine import make_url
-
-    base = make_url(fleet.url(name))
-    label = f"mw_fuzz_{id(fleet)}"
-    admin = plain_engine(
-        base.set(database="postgres") if name == "postgresql" else base,
-        isolation_level="AUTOCOMMIT",
-    )
-    force = " WITH (FORCE)" if name == "postgresql" else ""
-    with admin.connect() as conn:
-        conn.exec_driver_sql(f"CREATE DATABASE {label}")
-    try:
-        yield base.set(database=label).render_as_string(hide_password=False)
-    finally:
-        with admin.connect() as conn:
-            conn.exec_driver_sql(f"DROP DATABASE {label}{force}")
-        admin.dispose()

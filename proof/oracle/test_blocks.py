@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,19 +16,17 @@ from msgworker.message import Settled, Settlement
 from msgworker.store import settle
 from proof.oracle.faults import faults
 from tests.oracle_driver import Log
-from tests.plugin import _ready
+from tests.plugin import Database
 from tests.support.flags import ME
 from tests.support.rows import Table, send
 from tests.support.store import Store
 
 
 @pytest.fixture
-def app(servers: Any, tmp_path: Path, scratch: Path) -> Iterator[App]:
-    databases = _ready("oracle-mariadb", servers, tmp_path, scratch, effects=False)
-    for database in databases:
-        app = App(database.url)
-        yield app
-        app.engine.dispose()
+def app(over_mariadb: Database) -> Iterator[App]:
+    app = App(over_mariadb.url)
+    yield app
+    app.engine.dispose()
 
 
 def is_locked(app: App, msg_id: int) -> bool:

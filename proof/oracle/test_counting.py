@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bench.counts import SHAPES, recorded
 from proof.oracle import counting
-from tests.plugin import Database, _fresh
+from tests.plugin import Database
 
 DOCS = Path(__file__).parents[2] / "docs"
-
-
-@pytest.fixture
-def empty(servers: Any, tmp_path: Path) -> Iterator[Database]:
-    yield from _fresh("oracle-mariadb", servers, tmp_path)
 
 
 @pytest.mark.long

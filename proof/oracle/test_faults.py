@@ -4,7 +4,6 @@ is lost, and nothing takes effect twice."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ import sqlalchemy as sa
 
 from msgworker import App, Context, Message
 from proof.oracle.faults import Place, faults
-from tests.plugin import Database, _ready
+from tests.plugin import Database
 from tests.ready import EFFECTS
 from tests.support.rows import Table
 
@@ -31,11 +30,6 @@ FAULTS: list[tuple[str, Place, str]] = [
 NAMES = {CLAIM: "claim", SETTLE: "settle", EFFECT: "effect"}
 
 
-@pytest.fixture
-def database(servers: Any, tmp_path: Any, scratch: Any) -> Iterator[Database]:
-    yield from _ready("oracle-mariadb", servers, tmp_path, scratch, effects=True)
-
-
 @pytest.mark.quick("03113-before-commit-eff|00060-statement-cl")
 @pytest.mark.parametrize(
     ("code", "place", "only"),
@@ -43,9 +37,9 @@ def database(servers: Any, tmp_path: Any, scratch: Any) -> Iterator[Database]:
     ids=[f"{code}-{place.replace(' ', '-')}-{NAMES[only]}" for code, place, only in FAULTS],
 )
 def test_an_error_of_oracle_s_loses_nothing_and_repeats_no_effect(
-    database: Database, code: str, place: Place, only: str
+    over_mariadb: Database, code: str, place: Place, only: str
 ) -> None:
-    app = App(database.url, backoff_seconds=1, poll_seconds=0.1)
+    app = App(over_mariadb.url, backoff_seconds=1, poll_seconds=0.1)
     order: dict[Any, list[int]] = defaultdict(list)
 
     @app.handler("t", transactional=True)

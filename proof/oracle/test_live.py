@@ -9,7 +9,6 @@ import tarfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -17,15 +16,10 @@ import sqlalchemy as sa
 from proof.oracle import standins
 from proof.oracle.schema import MARK, NotOurs, emptied
 from tests.engines import plain_engine
-from tests.plugin import Database, _fresh
+from tests.plugin import Database
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "proof" / "oracle_live.sh"
-
-
-@pytest.fixture
-def empty(servers: Any, tmp_path: Path) -> Iterator[Database]:
-    yield from _fresh("oracle-mariadb", servers, tmp_path)
 
 
 @pytest.fixture

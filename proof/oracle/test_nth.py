@@ -50,11 +50,6 @@ def on(request: Any, servers: Any, tmp_path: Any, scratch: Any) -> Iterator[Data
     yield from _ready(request.param, servers, tmp_path, scratch, effects=True)
 
 
-@pytest.fixture
-def over_mariadb(servers: Any, tmp_path: Any, scratch: Any) -> Iterator[Database]:
-    yield from _ready("oracle-mariadb", servers, tmp_path, scratch, effects=True)
-
-
 def plan_of(database: Database, place: Place, nth: int, shift: int = 0) -> Any:
     """The codes take turns, so that over the kinds of handlers each meets many statements."""
 

@@ -3,17 +3,15 @@ driver's own error, which it does not wrap: users get the error of a database th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from msgworker import App
 from msgworker.errors import DatabaseUnavailable
 from proof.oracle.faults import faults
-from tests.plugin import _ready
+from tests.plugin import Database
 from tests.support.rows import send
 
 CODES = ("ORA-03113", "ORA-00604")
@@ -21,9 +19,8 @@ MOST = 60
 
 
 @pytest.fixture
-def url(servers: Any, tmp_path: Path, scratch: Path) -> Iterator[str]:
-    for database in _ready("oracle-mariadb", servers, tmp_path, scratch, effects=False):
-        yield database.url
+def url(over_mariadb: Database) -> str:
+    return over_mariadb.url
 
 
 def _drain(app: App) -> object:

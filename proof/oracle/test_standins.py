@@ -18,15 +18,10 @@ from proof.oracle import standins
 from proof.oracle.mariadb import prepared
 from proof.oracle.text import bind_names, calls, returning
 from tests import requirements
-from tests.plugin import Database, _ready
+from tests.plugin import Database
 from tests.support.rows import send
 
 DOCS = Path(__file__).parents[2] / "docs"
-
-
-@pytest.fixture
-def over_mariadb(servers: Any, tmp_path: Path, scratch: Path) -> Iterator[Database]:
-    yield from _ready("oracle-mariadb", servers, tmp_path, scratch, effects=False)
 
 
 @pytest.fixture

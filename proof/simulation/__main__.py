@@ -7,7 +7,8 @@ import sys
 
 from proof.simulation.configs import CONFIGS
 from proof.simulation.plants import PLANTS
-from proof.simulation.schedule import Schedule, world_for
+from proof.simulation.schedule import Schedule
+from proof.simulation.world import World
 
 
 def main(arguments: list[str]) -> int:
@@ -25,7 +26,7 @@ def main(arguments: list[str]) -> int:
         print(report or f"not found: {chosen.plant}")
         return int(report is not None)
     for name in [chosen.config] if chosen.config else CONFIGS:
-        world = world_for(CONFIGS[name])
+        world = World(CONFIGS[name])
         for seed in seeds:
             report = Schedule(world, CONFIGS[name], seed).run(tell=chosen.show)
             if report.wrong or chosen.show:

@@ -1,16 +1,14 @@
 """The kinds of schedules. Each leans on another part of the protocol; `mixed` has all at once.
 
-A line: its name, and the fields of `Config` and `Habits`; a word alone is a true one.
+A line: its name, and the fields of `Config`; a word alone is a true one.
 """
 
 from __future__ import annotations
 
 import re
 from ast import literal_eval
-from dataclasses import fields
 from typing import Any
 
-from proof.simulation.process import Habits
 from proof.simulation.schedule import Config
 
 TABLE = """
@@ -90,7 +88,6 @@ alone: instances=1 objects=5 messages=1-2 loose=5 steps=220 late=0.3 ops=5 forei
 # A statement is executed long after its sender has given it up.
 delayed: objects=1 instances=1 steps=280 lost=0.25 delayed=0.7 fail=0.1 reject=0.0 later=0.5
 """
-HABITS = {field.name for field in fields(Habits)}
 
 
 def _value(text: str) -> Any:
@@ -103,8 +100,7 @@ def _value(text: str) -> Any:
 
 def _config(name: str, line: str) -> Config:
     given = {key: _value(text) for key, _, text in (one.partition("=") for one in line.split())}
-    habits = Habits(**{key: given.pop(key) for key in HABITS & given.keys()})
-    return Config(name=name, habits=habits, **given)
+    return Config(name=name, **given)
 
 
 CONFIGS = {

@@ -54,7 +54,8 @@ class Sent(NamedTuple):
 
 @dataclass(slots=True)
 class Faults:
-    """Chances that a transaction meets trouble; all 0 in liveness mode.
+    """Chances that a transaction meets trouble, and of each outcome of a handler but done; all 0 in
+    liveness mode.
 
     delayed: that a settle which was given up as lost is executed later; until then it is one of
     in_flight, with the id that has sent it.
@@ -63,6 +64,9 @@ class Faults:
     lost: float = 0.0
     again: float = 0.0
     delayed: float = 0.0
+    fail: float = 0.0
+    reject: float = 0.0
+    later: float = 0.0
     in_flight: list[tuple[str, list[Sent]]] = field(default_factory=list)
 
 

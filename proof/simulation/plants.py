@@ -51,7 +51,7 @@ from msgworker.table.tables import Tables
 from proof.judge import Rule
 from proof.simulation.configs import CONFIGS
 from proof.simulation.process import RUN_LIMIT
-from proof.simulation.schedule import Config, Report, search_seeds, world_for
+from proof.simulation.schedule import Report, search_seeds
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -79,18 +79,14 @@ class Plant:
 
     def hunt(self, seeds: range | None = None) -> Report | None:
         """The first schedule in which one of the rules is reported broken, None if none is."""
-        config: Config = CONFIGS[self.config]
 
         def found(report: Report) -> bool:
             return any(violation.rule in self.rules for violation in report.violations)
 
+        seeds = seeds or range(self.begin, self.seeds)
+        how: Any = {"guard": self.guard, "plant": self.name, "found": found}
         with self.planted():
-            world = world_for(config, guard=self.guard)
-            seeds = seeds or range(self.begin, self.seeds)
-            try:
-                return search_seeds(config, seeds, world=world, plant=self.name, found=found)
-            finally:
-                world.close()
+            return search_seeds(CONFIGS[self.config], seeds, **how)
 
 
 PLANTS: dict[str, Plant] = {}

@@ -51,15 +51,6 @@ SENDING = "sending"
 EFFECT = sa.insert(sa.table("effects", sa.column("msg_id"))).values(msg_id=sa.bindparam("id"))
 
 
-@dataclass(slots=True)
-class Habits:
-    """How handlers of a schedule behave: chances of each outcome but done."""
-
-    fail: float = 0.15
-    reject: float = 0.04
-    later: float = 0.05
-
-
 class Log(logging.LoggerAdapter[logging.Logger]):
     """Keeps errors, which no fault of a schedule may bring about; drops all else, and that a thread
     of a process that is no more was ended where the product survives any error."""
@@ -107,7 +98,6 @@ class Process:
         rng: random.Random,
         label: str,
         *,
-        habits: Habits,
         faults: Faults,
         poison: frozenset[int],
         drain: Drain | None = None,
@@ -123,7 +113,6 @@ class Process:
         self.log = Log()
         self._stage = stage
         self._rng = rng
-        self._habits = habits
         self._poison = poison
         self._tries: dict[tuple[Strand | None, int], Try] = {}
         self._last: dict[tuple[int, str], Try] = {}
@@ -260,11 +249,11 @@ class Process:
         self._tries[strand, row.msg_id] = one
 
     def _outcome(self) -> Outcome:
-        chance, habits = self._rng.random(), self._habits
+        chance, faults = self._rng.random(), self._site.faults
         for outcome, share in (
-            (Outcome.FAILED, habits.fail),
-            (Outcome.DEAD, habits.reject),
-            (Outcome.LATER, habits.later),
+            (Outcome.FAILED, faults.fail),
+            (Outcome.DEAD, faults.reject),
+            (Outcome.LATER, faults.later),
         ):
             if chance < share:
                 return outcome

@@ -10,7 +10,8 @@ from __future__ import annotations
 import random
 import sqlite3
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any, TypeVar
@@ -37,12 +38,11 @@ from msgworker.store import (
     send,
     settle,
 )
-from msgworker.table.spec import MessageTable
 from msgworker.table.tables import Tables
 from proof.history import DONE, FAILED, NEW, PROCESSING, Kind
 from proof.judge import JOB_OVER, Rule, Terms, Violation, check
 from proof.simulation.connections import Faults, deliver
-from proof.simulation.process import BEAT, EFFECT, TRANSACTIONAL, Habits, Log, Process
+from proof.simulation.process import BEAT, EFFECT, TRANSACTIONAL, Log, Process
 from proof.simulation.strands import STEP_SECONDS, Condition, Stage, Strand, replaced_in
 from proof.simulation.world import KEYS, LIMITED, LIMITS, METERED, Act, World
 
@@ -77,7 +77,9 @@ class Config:
     poison: float = 0.0  # a message kills its process
     transactional: float = 0.0
     batch: str = ""  # the topic of transactional messages, if it is one of batches
-    habits: Habits = field(default_factory=Habits)
+    fail: float = 0.15  # a handler does, and so on
+    reject: float = 0.04
+    later: float = 0.05
     lost: float = 0.0  # the reply of a statement is lost
     delayed: float = 0.0  # a settle given up as lost is executed later
     again: float = 0.0  # the database rolls a transaction back
@@ -155,8 +157,8 @@ class Schedule:
         self.seed = seed
         self.plant = plant
         self.rng = random.Random(f"{config.name}:{seed}")
-        self.faults = Faults(config.lost, config.again, config.delayed)
-        self.habits = Habits(config.habits.fail, config.habits.reject, config.habits.later)
+        chances = (config.lost, config.again, config.delayed)
+        self.faults = Faults(*chances, config.fail, config.reject, config.later)
         self.plan = self._messages()
         rng = self.rng
         self.poison = frozenset(i for i, _ in self.plan if rng.random() < config.poison)
@@ -308,7 +310,6 @@ class Schedule:
             self.stage,
             rng,
             "abcdefghijklmnopqrstuvwxyz"[next(self.labels) % 26],
-            habits=self.habits,
             faults=self.faults,
             poison=self.poison,
             drain=drain,
@@ -633,7 +634,7 @@ class Schedule:
         """No more faults: everything ends."""
         self.quiet = True
         self.faults.lost = self.faults.again = 0.0
-        self.habits.fail = self.habits.reject = self.habits.later = 0.0
+        self.faults.fail = self.faults.reject = self.faults.later = 0.0
         self.paused.clear()
         self.stalled.clear()
         self._note("no more faults")
@@ -706,40 +707,15 @@ class Schedule:
         return lines
 
 
-def world_for(config: Config, *, guard: bool = True) -> World:
-    """A database for the schedules of a configuration."""
-    spec = MessageTable(on_dead=config.on_dead)
-    if not config.owners:
-        spec = spec.replace(claimed_by=None)
-    return World(
-        spec,
-        ignores=config.ignores,
-        blind=config.blind,
-        guard=guard,
-        cancels=bool(config.cancels),
-        limited=config.limits,
-        keys=bool(config.keys),
-        jobs=config.jobs,
-        deletes=config.deletes,
-    )
-
-
 def search_seeds(
     config: Config,
     seeds: range,
     *,
-    world: World | None = None,
+    guard: bool = True,
     plant: str = "",
     found: Callable[[Report], bool] = lambda report: report.wrong,
 ) -> Report | None:
     """The first schedule with a violation (or that `found` accepts), None if there is none."""
-    own = world or world_for(config)
-    try:
-        for seed in seeds:
-            report = Schedule(own, config, seed, plant).run()
-            if found(report):
-                return report
-        return None
-    finally:
-        if world is None:
-            own.close()
+    with closing(World(config, guard=guard)) as world:
+        reports = (Schedule(world, config, seed, plant).run() for seed in seeds)
+        return next(filter(found, reports), None)

@@ -15,9 +15,9 @@ from proof.simulation.__main__ import main
 from proof.simulation.configs import CONFIGS
 from proof.simulation.plants import PLANTS, Plant
 from proof.simulation.process import Process
-from proof.simulation.schedule import Schedule, search_seeds, world_for
+from proof.simulation.schedule import Schedule, search_seeds
 from proof.simulation.strands import PRODUCT, Gone, replaced_in
-from proof.simulation.world import Act
+from proof.simulation.world import Act, World
 
 SCHEDULES = 60
 LONG_SCHEDULES = 6_000
@@ -56,7 +56,7 @@ def test_planted_bug_is_found(plant: Plant) -> None:
 
 
 def test_a_move_that_nobody_may_make_is_told() -> None:
-    world = world_for(CONFIGS["plain"])
+    world = World(CONFIGS["plain"])
     steps = (
         (Act.PRODUCE, "INSERT INTO msgworker_message (msg_id) VALUES (1)"),
         (Act.CLAIM, "UPDATE msgworker_message SET status = 1, claimed_by = 'a'"),
@@ -83,7 +83,7 @@ def test_a_subscriber_that_fails_is_told_unless_its_process_is_gone(
         raise error
 
     monkeypatch.setattr(Process, "_stopped", fail)
-    report = Schedule(world_for(CONFIGS["stops"]), CONFIGS["stops"], 1).run()
+    report = Schedule(World(CONFIGS["stops"]), CONFIGS["stops"], 1).run()
     assert len(report.errors) == told * len(calls)
     assert calls
     assert not caplog.records
@@ -92,11 +92,11 @@ def test_a_subscriber_that_fails_is_told_unless_its_process_is_gone(
 @pytest.mark.quick("mixed|limits")
 @pytest.mark.parametrize("name", ["mixed", "answers", "ticks", "keys", "limits"])
 def test_seed_replays_exactly(name: str) -> None:
-    world = world_for(CONFIGS[name])
+    world = World(CONFIGS[name])
     first = Schedule(world, CONFIGS[name], 11).run(tell=True)
     Schedule(world, CONFIGS[name], 12).run()
     again = Schedule(world, CONFIGS[name], 11).run(tell=True)
-    other = Schedule(world_for(CONFIGS[name]), CONFIGS[name], 11).run(tell=True)
+    other = Schedule(World(CONFIGS[name]), CONFIGS[name], 11).run(tell=True)
     assert first.trace == again.trace == other.trace
     assert len(first.trace) > 50
 
@@ -118,7 +118,7 @@ def test_replay_by_command_prints_the_schedule(capsys: pytest.CaptureFixture[str
 
 
 def test_a_schedule_is_all_the_time_and_threads_that_an_instance_knows() -> None:
-    schedule = Schedule(world_for(CONFIGS["plain"]), CONFIGS["plain"], 1)
+    schedule = Schedule(World(CONFIGS["plain"]), CONFIGS["plain"], 1)
     stage, known = schedule.stage, set()
     real = (time.monotonic, time.sleep, threading.Lock, threading.Event, threading.Thread)
     with replaced_in(stage, []):

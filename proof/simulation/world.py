@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
@@ -41,6 +41,9 @@ from proof.history import (
     Snapshot,
 )
 from proof.judge import JOB_OVER, Rule, Violation, odd_ticks, too_many
+
+if TYPE_CHECKING:
+    from proof.simulation.schedule import Config
 
 T = TypeVar("T")
 EPOCH = datetime(2026, 1, 1)  # noqa: DTZ001 - the text that SQLite keeps has no zone
@@ -122,31 +125,21 @@ def dialect(*, ignores: bool) -> Database:
 
 
 class World:
-    """The database of many schedules, one after the other."""
+    """The database of many schedules of a configuration, one after the other."""
 
-    def __init__(
-        self,
-        spec: MessageTable,
-        *,
-        ignores: bool = True,
-        blind: bool = False,
-        guard: bool = True,
-        cancels: bool = False,
-        limited: bool = False,
-        keys: bool = False,
-        jobs: bool = False,
-        deletes: bool = False,
-    ) -> None:
+    def __init__(self, config: Config, *, guard: bool = True) -> None:
         self.clock = Clock()
-        self.spec = spec
-        self.t: Tables = build_tables(spec, dialect(ignores=ignores))
+        self.spec = MessageTable(on_dead=config.on_dead)
+        if not config.owners:
+            self.spec = self.spec.replace(claimed_by=None)
+        self.t: Tables = build_tables(self.spec, dialect(ignores=config.ignores))
         self.jobs = JOB_TABLE.of(self.t)
-        there = {CANCEL.of(self.t).name: cancels, LIMIT.of(self.t).name: limited}
-        there[self.jobs.name] = jobs
+        there = {CANCEL.of(self.t).name: config.cancels, LIMIT.of(self.t).name: config.limits}
+        there[self.jobs.name] = config.jobs
         missing = OPTIONAL - {name for name, is_there in there.items() if is_there}
         object.__setattr__(self.t, "missing", missing)
-        self.limited, self.deletes = limited, deletes
-        if blind:  # as a snapshot that is too old would be
+        self.limited, self.deletes = config.limits, config.deletes
+        if config.blind:  # as a snapshot that is too old would be
             object.__setattr__(self.t, "object_is_running", lambda of: sa.false())
         args = {"check_same_thread": False}
         self.engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool, connect_args=args)
@@ -158,7 +151,7 @@ class World:
         raw.create_function("strftime", -1, self.clock.strftime)
         raw.create_function("julianday", 1, self.clock.julianday)
         self.schedule = SCHEDULE.of(self.t)
-        self.keys = keys
+        self.keys = bool(config.keys)
         for metadata in (self.t.message.metadata, self.t.lease.metadata):
             metadata.create_all(self.conn)
         raw.execute("CREATE TABLE effects (msg_id INTEGER)")
