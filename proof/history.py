@@ -10,12 +10,10 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import StrEnum
-from operator import attrgetter
-from pathlib import Path
 from typing import Any, NamedTuple
 
 NEW, PROCESSING, DONE, FAILED = 0, 1, 2, -1
@@ -168,18 +166,6 @@ def from_line(line: str) -> Event:
         raise ValueError(f"not a history event ({error}): {line[:200]!r}") from error
 
 
-def read(*paths: str | os.PathLike[str]) -> list[Event]:
-    """All events of the files, ordered by time. Raises ValueError naming file and line."""
-    events: list[Event] = []
-    for path in paths:
-        for number, line in enumerate(Path(path).read_text("utf-8").splitlines(), 1):
-            try:
-                events.append(from_line(line))
-            except ValueError as error:
-                raise ValueError(f"{path}:{number}: {error}") from error
-    return sorted(events, key=attrgetter("at"))
-
-
 class Recorder:
     """Appends the events of one instance to a file that others may append to as well.
 
@@ -189,15 +175,9 @@ class Recorder:
     it to the event after it.
     """
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        instance: str,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], instance: str) -> None:
         self.instance = instance
-        self.now = clock
+        self.now = time.monotonic
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self._file = os.open(path, flags, 0o600)
 
