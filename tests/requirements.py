@@ -41,95 +41,67 @@ def may_fail(why: str) -> Lacks:
     return Lacks(why, always=False)
 
 
+May = Lacks | None
+
+
 class Requirements:
     """What a test may need. None = the database has it."""
 
-    row_locks: Lacks | None = None
-    """Two transactions can change rows of one table at the same time."""
-    share_locks: Lacks | None = None
-    """Shared row locks, with SKIP LOCKED."""
-    sessions: Lacks | None = None
-    """A connection is a session of a server, which can end it."""
-    logins: Lacks | None = None
-    own_clock: Lacks | None = None
-    """A clock that is not the one of the tests' host."""
-    schemas: Lacks | None = None
-    """Tables in any schema, and the catalogue is read of each."""
-    network: Lacks | None = None
-    """Connections go over a network."""
-    lengths: Lacks | None = None
-    """A column has a length, which a text may exceed."""
-    column_types: Lacks | None = None
-    """A column takes values of its type only."""
-    jsonb: Lacks | None = None
-    nested_schemas: Lacks | None = None
-    """A database has several schemas, to which SQLAlchemy can translate."""
-    partial_indexes: Lacks | None = None
-    index_by_age: Lacks | None = None
-    """Open rows are looked for by age (`Database.oldest_index`)."""
-    looks_by_object: Lacks | None = skipped("rows are looked for by age there")
-    """They are looked for by object."""
-    pages_of_heads: Lacks | None = None
-    """The heads of objects are read in pages (no `Database.recursive_skip_scan`)."""
-    objects_without_case: Lacks | None = None
-    """The column of objects may have a collation for which "mail" and "MAIL" are one."""
-    triggers_on_their_table: Lacks | None = None
-    """A trigger may change the table for which it runs."""
-    sqlite_sql: Lacks | None = skipped("the test's own SQL is SQLite's")
-    common_sql: Lacks | None = None
-    """What SQLite, PostgreSQL and MariaDB have in common, which the test uses itself."""
-    empty_text: Lacks | None = None
-    """An empty text is not NULL."""
-    types_as_named: Lacks | None = None
-    """A column of a type holds what that type holds elsewhere."""
-    small_integers: Lacks | None = None
-    booleans: Lacks | None = None
-    fractions: Lacks | None = None
-    """A NUMERIC keeps them."""
-    ids_in_a_char: Lacks | None = None
-    """The guard takes an object id in a CHAR."""
-    named_checks: Lacks | None = None
-    """A CHECK of a column has a name."""
-    sizes_of_others: Lacks | None = None
-    """The sizes of tables in other schemas are told."""
-    doctor_asks: Lacks | None = None
-    """`doctor` asks the server what the test keeps from it."""
-    isolation_of_an_engine: Lacks | None = None
-    """An Engine may have an isolation level of its own."""
-    database_in_url: Lacks | None = None
-    """The path of the URL names the database."""
-    guard_column: Lacks | None = None
-    """The guard stands in a generated column."""
-    stored_columns: Lacks | None = None
-    """Generated columns of ours are stored."""
-    fragile_virtual_columns: Lacks | None = None
-    """A crash may spoil an index on a virtual column."""
-    aria: Lacks | None = None
-    """A storage engine without transactions."""
-    table_history: Lacks | None = None
-    """Tables keep their former rows."""
-    loose_checks: Lacks | None = None
-    """A CHECK may be one that an UPDATE fails for."""
-    sequences: Lacks | None = None
-    ids_of_triggers: Lacks | None = None
-    """The id that a trigger gave is told to who inserts."""
-    keys_of_odd_types: Lacks | None = None
-    half_surrogates: Lacks | None = None
-    """Half of a surrogate pair is stored, and read."""
-    quotes_in_names: Lacks | None = None
-    mixed_executemany: Lacks | None = None
-    """Values of several types in one column of an executemany."""
-    listen: Lacks | None = None
-    own_sessions: Lacks | None = None
-    """A connection has its session to itself, from its begin to its end."""
-    startup_options: Lacks | None = None
-    session_numbers: Lacks | None = None
-    """A session can be ended by the number that it says it has."""
-    statements_end_with_their_client: Lacks | None = None
-    rows_in_two_transactions: Lacks | None = None
-    """Two transactions that change one row after the other both commit."""
-    unique_index_of_any_column: Lacks | None = None
-    unique_keys: Lacks | None = None
+    row_locks: May = None  # two transactions can change rows of one table at the same time
+    share_locks: May = None  # shared row locks, with SKIP LOCKED
+    sessions: May = None  # a connection is a session of a server, which can end it
+    logins: May = None
+    own_clock: May = None  # a clock that is not the one of the tests' host
+    schemas: May = None  # tables in any schema, and the catalogue is read of each
+    network: May = None  # connections go over a network
+    lengths: May = None  # a column has a length, which a text may exceed
+    column_types: May = None  # a column takes values of its type only
+    jsonb: May = None
+    nested_schemas: May = None  # a database has several schemas, to which SQLAlchemy can translate
+    partial_indexes: May = None
+    index_by_age: May = None  # open rows are looked for by age (`Database.oldest_index`)
+    # They are looked for by object.
+    looks_by_object: May = skipped("rows are looked for by age there")
+    # The heads of objects are read in pages (no `Database.recursive_skip_scan`).
+    pages_of_heads: May = None
+    # The column of objects may have a collation for which "mail" and "MAIL" are one.
+    objects_without_case: May = None
+    triggers_on_their_table: May = None  # a trigger may change the table for which it runs
+    sqlite_sql: May = skipped("the test's own SQL is SQLite's")
+    # What SQLite, PostgreSQL and MariaDB have in common, which the test uses itself.
+    common_sql: May = None
+    empty_text: May = None  # an empty text is not NULL
+    types_as_named: May = None  # a column of a type holds what that type holds elsewhere
+    small_integers: May = None
+    booleans: May = None
+    fractions: May = None  # a NUMERIC keeps them
+    ids_in_a_char: May = None  # the guard takes an object id in a CHAR
+    named_checks: May = None  # a CHECK of a column has a name
+    sizes_of_others: May = None  # the sizes of tables in other schemas are told
+    doctor_asks: May = None  # `doctor` asks the server what the test keeps from it
+    isolation_of_an_engine: May = None  # an Engine may have an isolation level of its own
+    database_in_url: May = None  # the path of the URL names the database
+    guard_column: May = None  # the guard stands in a generated column
+    stored_columns: May = None  # generated columns of ours are stored
+    fragile_virtual_columns: May = None  # a crash may spoil an index on a virtual column
+    aria: May = None  # a storage engine without transactions
+    table_history: May = None  # tables keep their former rows
+    loose_checks: May = None  # a CHECK may be one that an UPDATE fails for
+    sequences: May = None
+    ids_of_triggers: May = None  # the id that a trigger gave is told to who inserts
+    keys_of_odd_types: May = None
+    half_surrogates: May = None  # half of a surrogate pair is stored, and read
+    quotes_in_names: May = None
+    mixed_executemany: May = None  # values of several types in one column of an executemany
+    listen: May = None
+    own_sessions: May = None  # a connection has its session to itself, from its begin to its end
+    startup_options: May = None
+    session_numbers: May = None  # a session can be ended by the number that it says it has
+    statements_end_with_their_client: May = None
+    # Two transactions that change one row after the other both commit.
+    rows_in_two_transactions: May = None
+    unique_index_of_any_column: May = None
+    unique_keys: May = None
 
 
 class SQLite(Requirements):

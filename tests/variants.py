@@ -149,8 +149,6 @@ def way_to(url: URL, fleet: Fleet) -> URL:
         between = _pooler(fleet, variant.mode)
         url = url.set(host="127.0.0.1", port=between.port)
         return url.update_query_dict({"pooler": "session"}) if variant.mode == "session" else url
-    if not variant.driver:
-        return url
     url = url.set(drivername=variant.driver)
     return url.difference_update_query(["charset"]) if name() == "mariadbconnector" else url
 

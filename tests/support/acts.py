@@ -22,8 +22,6 @@ from msgworker.queries import (
     pages,
     remaining,
 )
-from msgworker.queries import counts as charts
-from msgworker.queries import counts as overview
 from msgworker.queries import jobs as shown_jobs
 from msgworker.store import (
     audit,
@@ -47,7 +45,6 @@ from msgworker.store import (
     slices,
     tries,
 )
-from msgworker.store import send as producing
 from msgworker.store.bounded import Filter, cursor_text
 from msgworker.store.candidates import Candidate
 from msgworker.store.controls import Asked
@@ -192,7 +189,7 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
         *("n", "every 5m", "UTC", "t", None, None, "last", tick, None, None, None, 3, None, None)
     )
     ticks = [
-        producing.row_values(
+        send.row_values(
             t, topic="t", object_id=None, payload="{}", delay=None, at=None, scheduled_for=x
         )
         for x in (tick, tick)
@@ -293,7 +290,7 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
     log.rows = {"min(w.i)": [(None, 0)], "min(m.i)": [(None, 0)], "AND (": [("o", "o")]} | some
     yield lanes.place, {"msg_id": 1}
     log.rows = {"FROM DUAL": [(datetime.now(UTC),)]} | some
-    yield overview.overview, {}
+    yield counts.overview, {}
     log.rows = some
     yield failures.failures, {}
     small = cursor_text([1, "a"])
@@ -318,7 +315,7 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
     yield instances.served, {}
     yield messages.by_ids, {"ids": many}
     yield messages.with_past, {"infos": []}
-    yield charts.timings, {"window": "1h"}
+    yield counts.timings, {"window": "1h"}
     some = log.rows
     log.rows = {
         "count(*) AS count_1 \nFROM (SELECT": [(2, 1)],
@@ -351,14 +348,14 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
     for delay, at in ((None, None), (1.0, None), (None, datetime.now(UTC))):
         options = {"topic": "t", "object_id": "o", "payload": "{}", "delay": delay, "at": at}
         options |= {"priority": 5 if t.has("priority") else None}
-        yield producing.insert_many, {"rows": [producing.row_values(t, **options)] * 2}
-        yield producing.insert_one, {"values": producing.row_values(t, **options)}
+        yield send.insert_many, {"rows": [send.row_values(t, **options)] * 2}
+        yield send.insert_one, {"values": send.row_values(t, **options)}
         if t.max_headers:
-            values = producing.row_values(t, **options, unique_key="k") | {"b_headers": "{}"}
-            yield producing.insert_one, {"values": values}
+            values = send.row_values(t, **options, unique_key="k") | {"b_headers": "{}"}
+            yield send.insert_one, {"values": values}
             yield send.replace, {"found": send.Holder(1, "t", "o", False), "row": values}
         if takes_keys(t):
-            row = producing.row_values(t, **options, unique_key="k", kept=delay is None)
+            row = send.row_values(t, **options, unique_key="k", kept=delay is None)
             yield send.send, {"row": row, "on_duplicate": "skip"}
             found = send.Holder(1, "t", "o", False)
             yield send.replace, {"found": found, "row": row}
