@@ -33,8 +33,7 @@ PYTEST = (
     " -o faulthandler_timeout=1900"  # some tests here may take 1800 s
 )
 TORTURE = "proof.crash.torture --seed {seed}"
-NOT_THERE = 3
-"""A program of ours ends with it where its server cannot be had."""
+NOT_THERE = 3  # a program of ours ends with it where its server cannot be had
 PARTS = """
 model: the protocol as coded holds in every interleaving within bounds
     15 PYTEST proof/test_model.py -m long

@@ -23,8 +23,7 @@ STATUSES = frozenset({NEW, PROCESSING, DONE, FAILED})
 CHAIN, SENT_BY, ON_DONE, ON_DEAD = "chain", "chain.sent", "chain.done", "chain.dead"
 """Topics: of messages with on_done and on_dead; of what handlers send; of the two about them."""
 MADE = (SENT_BY, ON_DONE, ON_DEAD)
-JOB_OVER = "job.over"
-"""The topic of the message of each job."""
+JOB_OVER = "job.over"  # the topic of the message of each job
 CANCELLED = "cancelled: "
 WINDOW_SECONDS = 10.0
 LATE_STARTS = 1.05

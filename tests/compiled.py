@@ -16,10 +16,8 @@ from sqlalchemy.util import LRUCache
 
 from tests.engines import remember
 
-KEPT = 4000
-"""Statements."""
-OF_ONE_DATABASE = {"default_schema_name"}
-"""What a dialect knows that no statement is made of."""
+KEPT = 4000  # statements
+OF_ONE_DATABASE = {"default_schema_name"}  # what a dialect knows that no statement is made of
 PLAIN = (str, int, float, tuple, frozenset, type, type(None))
 
 

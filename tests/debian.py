@@ -22,10 +22,8 @@ from tests.servers import CannotHave, install, run
 
 _KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _LISTS = (Path("/etc/apt/sources.list"), Path("/etc/apt/sources.list.d"))
-RELEASES = {"3.14": "sid", "3.13t": "trixie"}
-"""Version -> the Debian that it is taken from."""
-HOME = Path(__file__).parents[1] / ".matrix"
-"""What is unpacked is kept here."""
+RELEASES = {"3.14": "sid", "3.13t": "trixie"}  # version -> the Debian that it is taken from
+HOME = Path(__file__).parents[1] / ".matrix"  # what is unpacked is kept here
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ _made: weakref.WeakSet[sa.Engine] = weakref.WeakSet()
 _open: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 """What pools keep of the connections that are open."""
 ENDING_SECONDS = 30.0
-watched = True
-"""Whether all that is in use is of the test that runs, and not of others beside it."""
+watched = True  # whether all that is in use is of the test that runs, and not of others beside it
 
 
 def remember(engine: sa.Engine) -> None:

@@ -10,8 +10,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-TREES = ("tests", "proof")
-"""The two trees of tests."""
+TREES = ("tests", "proof")  # the two trees of tests
 
 
 @cache

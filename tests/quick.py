@@ -40,8 +40,7 @@ SLICE = "MSGWORKER_TEST_SLICE"
 too, after all others; each process begins none of them once it has had SLICE_SECONDS for them."""
 SLICES = 45
 SLICE_SECONDS = 120.0
-SLICE_TEST_SECONDS = 300
-"""A test that may take so long by its mark is in no slice."""
+SLICE_TEST_SECONDS = 300  # a test that may take so long by its mark is in no slice
 ON_EACH_VERSION = ("test_torture_breaks_no_rule",)
 """Quick on the server whose version is tested, whichever that is."""
 

@@ -12,8 +12,7 @@ import tempfile
 from pathlib import Path
 
 MEMORY = Path("/dev/shm")
-ROOM = 6 * 1024**3
-"""Bytes: a whole run needs about a third of it."""
+ROOM = 6 * 1024**3  # bytes: a whole run needs about a third of it
 
 
 def keep_in_memory() -> None:

@@ -25,8 +25,7 @@ from tests.debian import SERVERS
 from tests.servers import CHOSEN, VARIABLES, Fleet, PgBouncer, Server
 
 VARIABLE = "MSGWORKER_TEST_VARIANT"
-NODES = "MSGWORKER_TEST_NODES"
-"""The URLs of a cluster's nodes, for processes that we start."""
+NODES = "MSGWORKER_TEST_NODES"  # the URLs of a cluster's nodes, for processes that we start
 
 
 @dataclass(frozen=True)

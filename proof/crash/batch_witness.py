@@ -26,10 +26,8 @@ if TYPE_CHECKING:
 
 SHARED = "shared"
 """Of a STARTED: in a batch of several messages; if that is rolled back it starts again, alone."""
-BEHIND = "behind "
-"""Of an ENDED, with the time at which the run was read."""
-APART = 1e-7
-"""Seconds; less than writing a line takes."""
+BEHIND = "behind "  # of an ENDED, with the time at which the run was read
+APART = 1e-7  # seconds; less than writing a line takes
 
 
 def watch_batches(witness: Witness) -> None:

@@ -25,8 +25,7 @@ from proof.judge import CANCELLED, CHAIN, JOB_OVER, MADE, ON_DEAD, ON_DONE, SENT
 KEYS = 6
 LOOK_SECONDS = 0.1
 CANCEL_SECONDS = 0.3
-COMMIT_SECONDS = 2.0
-"""After the database took its time, a transaction has committed."""
+COMMIT_SECONDS = 2.0  # after the database took its time, a transaction has committed
 REASON = "wrong file"
 
 

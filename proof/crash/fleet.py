@@ -37,8 +37,7 @@ from tests.support.waiting import until
 
 LOOK_SECONDS = 0.1
 MARGIN_SECONDS = 2.5
-EXACT = ("exact", "batch", "group")
-"""The topics of transactional handlers that write an effect."""
+EXACT = ("exact", "batch", "group")  # the topics of transactional handlers that write an effect
 BAD_WORDS = ("Traceback", "ERROR", "CRITICAL", "Exception in thread", "unexpected error")
 
 

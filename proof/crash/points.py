@@ -22,10 +22,8 @@ SEGV = "segv"
 
 now = threading.local()  # what this thread is in the middle of
 
-now_in_settle: set[int] = set()
-"""Messages that want to die in a settle that is under way."""
-immune: list[bool] = []
-"""Not empty: this process dies at no point."""
+now_in_settle: set[int] = set()  # messages that want to die in a settle that is under way
+immune: list[bool] = []  # not empty: this process dies at no point
 
 
 def wants(point: str, payload: Any, attempt: int) -> bool:

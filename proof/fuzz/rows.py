@@ -26,11 +26,9 @@ from tests.engines import plain_engine
 GOOD, OBJECTS = 300, 30
 TABLE = "msgworker_message"
 BESIDE = ("lease", "item", "try", "audit", "operation", "pause")
-SECONDS = 120.0
-"""A drain that takes so long is stuck."""
+SECONDS = 120.0  # a drain that takes so long is stuck
 PASSED_OVER = (Reason.UNKNOWN_STATUS, Reason.RUNNING_FOREIGN, Reason.NOT_DUE)
-HERE = "msgworker_fuzz"
-"""The module by which the command line finds the App."""
+HERE = "msgworker_fuzz"  # the module by which the command line finds the App
 EFFECTS = sa.Table(
     "fuzz_effect",
     sa.MetaData(),
@@ -40,8 +38,7 @@ EFFECTS = sa.Table(
 """What the transactional handler writes: that runs again where its transaction was rolled back."""
 FINDS = {"doctor": ExitCode.SCHEMA, "list": ExitCode.NOTHING_MATCHED}
 """What a command may end with besides 0: doctor tells rows of unknown status."""
-SHOWN = 4
-"""So many odd rows are shown and explained by the command line, too."""
+SHOWN = 4  # so many odd rows are shown and explained by the command line, too
 
 
 @dataclass(frozen=True)

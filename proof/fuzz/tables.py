@@ -33,8 +33,7 @@ from proof.fuzz.kinds import (
 from tests.engines import plain_engine
 
 OBJECTS = ("a", "b", "a", "a", "b")
-ACTED_ON = 2
-"""The message to which something is done, if not to each."""
+ACTED_ON = 2  # the message to which something is done, if not to each
 MOST_STARTS = 4
 SECONDS = 30.0
 VALUES = ("'a'", "'b'", "1", "2", "'2024-01-01'", "'1c0ffee0-0000-4000-8000-00000000000a'", "true")

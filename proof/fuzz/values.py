@@ -12,10 +12,8 @@ TEXTS = ("object_id", "topic", "payload", "claimed_by", "last_error", "instance_
 NUMBERS = ("status", "error_try_times", "crash_times", "later_times", "shard")
 INSTANTS = ("available_at", "claimed_at", "created_at", "finished_at")
 COLUMNS = (*TEXTS, *NUMBERS, *INSTANTS, "msg_id")
-MAX_PAYLOAD = 50_000
-"""Of the table; longer ones are not read."""
-LENGTHS = (1_900, 40_000, 60_000)
-"""Characters of long texts."""
+MAX_PAYLOAD = 50_000  # of the table; longer ones are not read
+LENGTHS = (1_900, 40_000, 60_000)  # characters of long texts
 
 _days = st.datetimes().map(lambda at: at.isoformat(" "))
 _ODD_INSTANTS = """

@@ -25,8 +25,7 @@ from tests.servers import session
 PATH = Path(__file__).parent / "counts.json"
 TOLERANCE = 2.0
 """A busy machine makes smaller batches; what this guards against is a statement per message."""
-AIM = 2.0
-"""Times the round trips of PostgreSQL."""
+AIM = 2.0  # times the round trips of PostgreSQL
 _SENT_AT_ONCE = 500
 
 EFFECTS = sa.Table(

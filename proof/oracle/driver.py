@@ -315,8 +315,7 @@ class Connection:
         self.lose()
 
 
-sessions: list[Work] = []
-"""Of all sessions of this process, also those that have ended."""
+sessions: list[Work] = []  # of all sessions of this process, also those that have ended
 
 
 class _Failing:

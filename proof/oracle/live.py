@@ -26,8 +26,7 @@ from proof.oracle.text import bind_names
 from tests.oracle_lint import parts_of_block
 
 VARIABLE = "MSGWORKER_TEST_ORACLE_URL"
-DONE_BEFORE = 100_000
-"""Done rows beside the few open ones: what a plan must not read."""
+DONE_BEFORE = 100_000  # done rows beside the few open ones: what a plan must not read
 OPEN = 2_000
 _FACTS = (
     "SELECT banner FROM v$version",

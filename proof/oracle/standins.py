@@ -16,10 +16,8 @@ import sqlalchemy as sa
 from proof.oracle.driver import Connection
 from proof.oracle.mariadb import MariaDBSession
 
-NAMES = ("oracle-mariadb",)
-"""What the tests call them."""
-SITE = str(Path(__file__).parent / "site")
-"""For the PYTHONPATH of other processes."""
+NAMES = ("oracle-mariadb",)  # what the tests call them
+SITE = str(Path(__file__).parent / "site")  # for the PYTHONPATH of other processes
 _driver_connect = oracledb.connect
 _PLACE = re.compile(
     r"\(HOST=(?P<host>[^)]+)\)\(PORT=(?P<port>\d+)\).*"

@@ -9,8 +9,7 @@ from typing import Any
 
 import oracledb
 
-Type = Any
-"""One of the driver's types of the database, or a Python type that stands for one."""
+Type = Any  # one of the driver's types of the database, or a Python type that stands for one
 
 LOBS = (oracledb.DB_TYPE_CLOB, oracledb.DB_TYPE_NCLOB, oracledb.DB_TYPE_BLOB)
 _TEXTS = (oracledb.STRING, oracledb.DB_TYPE_VARCHAR, oracledb.DB_TYPE_NVARCHAR, str)

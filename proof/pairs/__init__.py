@@ -15,8 +15,7 @@ AnyPair = Pair[Any]
 P = TypeVar("P", bound=AnyPair)
 LOSSLESS = ("postgresql-sync", "mariadb-semisync", "mysql-semisync")
 """A COMMIT is answered when both servers have it."""
-LOSSY = "postgresql-async"
-"""It is not: the standby may lack the last ones."""
+LOSSY = "postgresql-async"  # it is not: the standby may lack the last ones
 
 
 def named(name: str) -> AnyPair:

@@ -39,8 +39,7 @@ ACTS = {
     OperatorRequests._end.__code__: Act.CANCEL,
 }
 """What a statement that writes messages is for, by the code of a role that sends it."""
-ANSWER_STEPS = (0, 0, 0, 4, 30)
-"""How long an answer is on its way: so many steps of others."""
+ANSWER_STEPS = (0, 0, 0, 4, 30)  # how long an answer is on its way: so many steps of others
 NEAR = 12  # so many callers up at most
 
 

@@ -42,8 +42,7 @@ POLL = 6.0
 RUN_LIMIT = 3
 LANES = 3
 THREADS = 2
-TRANSACTIONAL = "tx"
-"""The topic of messages whose effect commits with their outcome."""
+TRANSACTIONAL = "tx"  # the topic of messages whose effect commits with their outcome
 BATCH, GROUP = "batch", "group"
 """Topics whose messages share a call or a transaction."""
 SENDING = "sending"

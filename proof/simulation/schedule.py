@@ -50,8 +50,7 @@ T = TypeVar("T")
 Steps = Generator[Condition, None, T]
 LIVENESS_STEPS = 6000
 TOPICS = (LIMITED, LIMITED, METERED, "plain")
-PATIENCE = 600.0
-"""How long the drains of the end wait for what is to come."""
+PATIENCE = 600.0  # how long the drains of the end wait for what is to come
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

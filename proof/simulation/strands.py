@@ -23,8 +23,7 @@ from typing import Any, ClassVar, Protocol
 
 Condition = Callable[[], bool] | None
 STEP_SECONDS = 0.01
-SWITCHES = 0.1
-"""How often a thread pauses where it takes a lock or reads the clock."""
+SWITCHES = 0.1  # how often a thread pauses where it takes a lock or reads the clock
 PRODUCT = "msgworker.instance."
 ALSO = ("msgworker.clock", "msgworker.db.errors")  # it pauses, and draws for how long
 

@@ -28,8 +28,7 @@ from msgworker.table.tables import Tables
 
 T = TypeVar("T")
 RULES = (Rule(3, "continue"), Rule(5, "continue"), Rule(2, "block"))
-SEEN = ((0, 0), (-1, 1), (-1, 2), (-1, 3), (-1, 3), (2, 0))
-"""Status and tries at the begin."""
+SEEN = ((0, 0), (-1, 1), (-1, 2), (-1, 3), (-1, 3), (2, 0))  # status and tries at the begin
 SEEDS = 10
 STEPS = 60
 

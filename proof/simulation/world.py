@@ -53,13 +53,11 @@ OPTIONAL = frozenset(
     for name in ("item", "try", "operation", "audit", "pause", "cancel", "limit", "history", "job")
 )
 """Tables that instances do without."""
-KEYS = {"one": "X", "two": None}
-"""The object of each unique key."""
+KEYS = {"one": "X", "two": None}  # the object of each unique key
 LIMITED, METERED = "limited", "metered"
 LIMITS = {LIMITED: Limit(max_running=2), METERED: Limit(starts=1, seconds=1, burst=2)}
 """The limits of the handlers of these topics, in all instances."""
-CLOCK_SECONDS = 0.002
-"""The database's clock gives whole milliseconds."""
+CLOCK_SECONDS = 0.002  # the database's clock gives whole milliseconds
 
 
 class Act(StrEnum):

@@ -361,8 +361,7 @@ CHECKS = [
     "length(last_error) < 20",
     "finished_at IS NULL OR status <> -1",
 ]
-PLAIN_INSTANTS = "length(finished_at) < 20"
-"""Without the fractions of a second that we write."""
+PLAIN_INSTANTS = "length(finished_at) < 20"  # without the fractions of a second that we write
 
 
 @pytest.mark.requires("column_types")

@@ -203,8 +203,7 @@ STATES = [
     (-1, None, f"Error: {'e' * LONG}", 1),
 ]
 """Status, owner, error and tries."""
-MOST_READ = 4 * LONG
-"""Bytes that one look may hold in Python: there are 60 and more of a megabyte."""
+MOST_READ = 4 * LONG  # bytes that one look may hold in Python: there are 60 and more of a megabyte
 
 
 def _peak(look: Callable[[], Any]) -> int:

@@ -20,8 +20,7 @@ from tests.support.rows import Table, send
 
 DONE, DEAD, STAYS = "done", "dead", "new"
 NOT_UTF8 = "CAST(x'ff41' AS TEXT)"
-HALF = "x'eda080'"
-"""Half a surrogate pair, which MariaDB takes for text."""
+HALF = "x'eda080'"  # half a surrogate pair, which MariaDB takes for text
 LONG_AGO = "'2020-01-01 00:00:00'"
 
 

@@ -17,8 +17,7 @@ from msgworker.store import candidates
 from msgworker.store.candidates import Those
 
 IN_FRONT = 6_000
-LOOKS = 15
-"""By then a new instance has come past what stands in front."""
+LOOKS = 15  # by then a new instance has come past what stands in front
 WHY = ["not chosen", "paused", "limited"]
 
 

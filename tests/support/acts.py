@@ -99,8 +99,7 @@ class _Opened(NamedTuple):
 
 OPENED = _Opened()
 LOCKED = (0, 1, "a", "t", None, 0, 0, 0, None, None, None)
-FIRST: dict[str, Any] = {"newest": True, "limit": 50, "after": None}
-"""What says nothing of a page."""
+FIRST: dict[str, Any] = {"newest": True, "limit": 50, "after": None}  # what says nothing of a page
 
 
 def filters_of(t: Tables, **filters: Any) -> dict[str, Any]:

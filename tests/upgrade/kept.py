@@ -40,8 +40,7 @@ STATES = (
     ("alone", "NULL", 0, 0, "NULL"),
     ("running", "'d'", 1, 0, "NULL"),
 )
-LEFT = 5
-"""How many of them an instance handles: the running one is given back first."""
+LEFT = 5  # how many of them an instance handles: the running one is given back first
 
 
 def statements(version: int, name: str) -> Iterator[str]:

@@ -22,8 +22,7 @@ import sqlalchemy as sa
 import msgworker
 from msgworker import App, Context, Message
 
-OBJECTS = 4
-"""Of each producer: where two send to one object, a lower id may be committed later."""
+OBJECTS = 4  # of each producer: where two send to one object, a lower id may be committed later
 EFFECTS = sa.Table(
     "effect",
     sa.MetaData(),

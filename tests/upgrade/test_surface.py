@@ -11,8 +11,7 @@ from tests.upgrade.surface import surface
 KEPT = Path(__file__).parent / "surface-0.2.0.txt"
 RENAMED = {"Dealer(flags)", "Instance(flag)"}
 """Keywords that work until 1.0, and warn: tests/coordination."""
-REMOVED = {"GET /events", "GET /events part"}
-"""The changelog says so."""
+REMOVED = {"GET /events", "GET /events part"}  # the changelog says so
 MADE_BY_US = {
     "BatchContext(runtime)",
     "Context(runtime)",

@@ -30,13 +30,11 @@ TRACE = f"""Traceback (most recent call last):
     connection = pool.acquire()
 {DOWN}"""
 ONE, TWO = "app1-4411-5f0c2a91d3b84e67", "app2-982-b771e04d2c5f4a10"
-GONE = "app3-3307-09ac5d3e77f14b2c"
-"""Two live instances and a dead one."""
+GONE = "app3-3307-09ac5d3e77f14b2c"  # two live instances and a dead one
 STATEMENT = '{"customer_id": "C-1003", "month": "2026-10", "card": "4111 1111 1111 1111"}'
 FIRST, SECOND = (23, 19, 15), (12, 11, 9)
 """Minutes since the first three tries, and since those after the rerun."""
-ITEMS = 12
-"""Accounts of the message with a fan-out: all but four of them are done, one has failed."""
+ITEMS = 12  # accounts of the message with a fan-out: all but four of them are done, one has failed
 
 
 def sample(app: App) -> dict[str, str]:

@@ -31,8 +31,7 @@ SHOWN = ("overview", "failures", "message", "lanes", "rerun", "schedules")
 """The pages whose pictures the site has, at the first width."""
 MOST_HEIGHT = 1600
 PALETTE, VIVID = 64, 16
-SETTLED_MS = 300
-"""Until the first event of the stream has loaded what is live."""
+SETTLED_MS = 300  # until the first event of the stream has loaded what is live
 
 
 @contextmanager

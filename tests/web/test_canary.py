@@ -32,8 +32,7 @@ SETTINGS = {
     "MSGWORKER_WEB_KEY": CANARY * 4,
 }
 COMMANDS = (*LOOKS, *(f"{look} --json" for look in LOOKS), "show 2")
-SAME = 1
-"""How many pages that differ by their values only are looked at."""
+SAME = 1  # how many pages that differ by their values only are looked at
 
 
 class Scene:

@@ -15,8 +15,7 @@ from tests.web.sample import sample
 from tests.web.screens import served
 
 PHONE = {"width": 390, "height": 844}
-MOST_HEADER = 60
-"""Pixels: the name, the search and the menu stand in one line."""
+MOST_HEADER = 60  # pixels: the name, the search and the menu stand in one line
 OFF_SCREEN = """() => [...document.querySelectorAll('main a.button, main button, td.do a')]
   .filter(one => one.checkVisibility())
   .filter(one => { const box = one.getBoundingClientRect();
