@@ -29,7 +29,7 @@ from msgworker.store.audit import Who
 from msgworker.store.bounded import MOST, Found
 from msgworker.store.controls import PausedJob
 from msgworker.store.schedules import Stored
-from msgworker.table.build import JOB_TABLE
+from msgworker.table.build import JOB_TABLE, MAX_ACTOR, MAX_REASON
 from msgworker.table.tables import Tables
 
 if TYPE_CHECKING:
@@ -183,7 +183,8 @@ class Scheduling(Writing):
         asked = by, _ = self._asked("pause_schedule", how)
 
         def act(conn: Connection, t: Tables, row: Stored, now: datetime) -> bool:
-            values = {"paused_at": now, "paused_by": by.actor, **_why(conn, t, by.reason)}
+            who = t.own_text(by.actor, MAX_ACTOR)
+            values = {"paused_at": now, "paused_by": who, **_why(conn, t, by.reason)}
             return schedules_store.change(conn, t, row, values)
 
         return self._change_schedule(
@@ -278,7 +279,9 @@ class Scheduling(Writing):
 
 def _why(conn: Connection, t: Tables, reason: str | None) -> dict[str, Any]:
     """The column of the reason, where the table has it."""
-    return {"paused_reason": reason} if schedules_store.is_whole(conn, t) else {}
+    if not schedules_store.is_whole(conn, t):
+        return {}
+    return {"paused_reason": t.own_text(reason, MAX_REASON)}
 
 
 def _info(row: Stored, now: datetime, declared: bool | None) -> ScheduleInfo:

@@ -23,6 +23,7 @@ from tests.engines import dispose_all
 from tests.support.logged import CANARY
 from tests.support.rows import Table, edit, send
 from tests.support.rule import expire
+from tests.support.timers import timer
 from tests.support.waiting import in_thread
 
 
@@ -426,7 +427,7 @@ def latin1(postgresql):
         conn.exec_driver_sql(
             f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'"
         )
-    app = App(url.set(database=name), backoff_seconds=0)
+    app = App(url.set(database=name), backoff_seconds=0, label="客")
     app.create_schema()
     try:
         yield app
@@ -469,6 +470,11 @@ def test_what_the_database_has_no_characters_for_is_escaped_in_errors_and_values
     assert latin1.ops.discard([plain], reason="日", actor="客").changed == 1
     (entry,) = latin1.ops.audit(kind="discard")
     assert (entry.actor, entry.reason) == ("\\u5ba2", "\\u65e5")
+    latin1.every("1h", topic="t", name="hourly")
+    timer(latin1).ended()
+    assert latin1.ops.pause_schedule("hourly", reason="日", actor="客") == 1
+    (paused,) = latin1.ops.schedules()
+    assert (paused.paused_by, paused.paused_reason) == ("\\u5ba2", "\\u65e5")
 
 
 def test_a_message_about_a_dead_one_has_its_error_with_escapes(latin1):

@@ -375,16 +375,17 @@ def test_a_column_is_missing(make_app, app, database):
 
 
 def test_running_rows_that_the_guard_would_refuse(make_app, app, table, database):
-    send(app, "a", "a", "a", "b")
+    _, second, *_ = send(app, "a", "a", "a", "b")
     on = " ON msgworker_message" if database.name == "mariadb" else ""
     run(app, f"DROP INDEX msgworker_message_guard{on}")
     table.edit(status=1, claimed_by="x")
     findings = needed(app)
     assert [one.check for one in findings] == ["rows", "indexes"]
     assert "1 object has more than one running row" in findings[0].text
+    table.edit(table.where(msg_id=second), status=2)  # it has ended before they are run
     mend(app, findings)
     assert needed(app) == []
-    assert table.statuses == [1, 0, 0, 1]
+    assert table.statuses == [1, 2, 0, 1]
 
 
 def test_statuses_that_nobody_knows(make_app, app, table):
@@ -475,7 +476,10 @@ def test_the_first_create_schema_warns_of_statuses_that_nobody_knows(make_app, d
     app.add_handler(None, lambda msg: None)
     report = app.drain(linger=0)  # they are passed over, and hold nothing back
     assert (report.done, report.left, report.exit_code) == (1, 0, 0)
-    assert "2 rows have an unknown status (7, NULL)" in needed(app)[0].text
+    told = needed(app)[0]
+    assert "2 rows have an unknown status (7, NULL)" in told.text
+    run(app, *told.fix)
+    assert [one for one in app.ops.doctor() if "unknown status" in one.text] == []
 
 
 def test_the_first_create_schema_says_nothing_of_statuses_that_are_known(
@@ -788,6 +792,8 @@ def test_a_sequence_that_is_behind_or_begins_again_is_warned_of(postgresql):
     run(app, *cycles.fix, *behind.fix)
     assert send(app, "c") == [3]
     assert [one.severity for one in numbers(app)] == [Severity.FINE]
+    run(app, f"ALTER SEQUENCE {name} MAXVALUE 3")  # long before those of its column do
+    assert "the highest id is 3, and ids end at 3" in numbers(app)[0].text
 
 
 def test_ids_that_come_to_their_end_are_warned_of(app, table):

@@ -143,6 +143,9 @@ def test_what_another_live_instance_has_may_be_left(app):
         edit(app, msg_id, status=1, claimed_by="another")
     report = app.drain(linger=0)
     assert (report.left_by, report.exit_code) == ({"elsewhere": 3}, 0)
+    registered(app, "third", ttl=3600.0)
+    edit(app, loose, claimed_by="third")
+    assert app.drain(linger=0).lease_seconds > 3000  # until the last of them is over
 
 
 def test_what_the_dead_had_is_elsewhere_only_if_somebody_lives_to_give_it_back(app):

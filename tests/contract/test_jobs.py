@@ -294,6 +294,17 @@ def test_two_that_complete_at_once_send_one_message(app):
     assert reports(app) == ["report"]
 
 
+def test_a_look_for_jobs_that_have_ended_goes_on_behind_those_that_have_not(app, monkeypatch):
+    waits, over = opened(app, 1), opened(app, 0)
+    assert ended(app) == [over.job_id]
+    monkeypatch.setattr(jobs, "LOOKED_AT", 2)  # behind that, of whose statement it is a part
+    with app.engine.connect() as conn:
+        found, behind = jobs.ended(conn, app.tables)
+        assert (found, behind) == ([over.job_id], over.job_id)
+        assert jobs.ended(conn, app.tables, after=over.job_id) == ([], None)
+    assert waits.job_id < over.job_id
+
+
 def test_a_completion_that_is_rolled_back_is_done_by_the_next_look(app):
     job = opened(app, 0)
     with app.engine.connect() as one:
@@ -713,6 +724,21 @@ def test_a_job_behind_one_that_is_paused(app):
     assert (hold.ours, hold.topic) == (False, None)
 
 
+def test_a_paused_job_of_which_one_runs_has_no_time_left(app):
+    alive(app)
+    job = opened(app, 3)
+    done, runs, _ = Table(app).column("msg_id")
+    edit(app, done, status=2)
+    edit(app, runs, status=1, claimed_by="alive-1")
+    edit_opened = {"opened_at": datetime.now(UTC) - timedelta(hours=1)}
+    with app.engine.begin() as conn:
+        conn.execute(sa.update(JOB_TABLE.of(app.tables)).values(edit_opened))
+    assert app.ops.job(job.job_id).seconds_left > 0
+    app.ops.pause_job(job.job_id, actor="anna")
+    found = app.ops.job(job.job_id)
+    assert (found.state, found.running.count, found.seconds_left) == ("paused", 1, None)
+
+
 def test_messages_without_an_object_wait_for_themselves(app):
     alive(app)
     with app.engine.begin() as conn, app.job("a", conn=conn) as job:
@@ -897,7 +923,6 @@ def test_a_purge_leaves_dead_messages_that_a_job_waits_for(app):
 
 def test_a_purge_takes_the_jobs_that_have_no_message_left(app, monkeypatch):
     app.add_handler(None, lambda msg: None)
-    monkeypatch.setattr(jobs, "LOOKED_AT", 2)
     whole, part, *others = (opened(app, 2) for _ in range(6))
     waits = opened(app, 1, seals=False)
     bad = Table(app).column("msg_id")[2]
@@ -910,6 +935,7 @@ def test_a_purge_takes_the_jobs_that_have_no_message_left(app, monkeypatch):
         ended = job.c.completed_at.is_not(None)
         conn.execute(sa.update(job).where(ended, job.c.job_id != whole.job_id).values(long_ago))
     Table(app).edit(sa.true(), finished_at=now - timedelta(days=9))
+    monkeypatch.setattr(jobs, "LOOKED_AT", 2)
     app.ops.purge("8d")
     left = {one.job_id for one in app.ops.jobs()}
     assert left == {whole.job_id, part.job_id, waits.job_id}  # new; with a dead message; open

@@ -9,6 +9,7 @@ from msgworker.message import State
 from msgworker.metrics.exposition import metrics_of
 from msgworker.ops.results import Why
 from msgworker.queries.messages import How
+from msgworker.table.columns import MAX_ERROR
 from tests.engines import plain_engine
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, many_dead, put
 from tests.support.rows import Table, edit, send
@@ -39,6 +40,10 @@ def test_an_acknowledged_message_stays_dead_and_calls_for_help_no_more(app, tabl
     told = app.ops.audit(first)[0]
     assert (told.kind, told.actor, told.reason) == ("acknowledge", "anna", "bank is\ninformed")
     assert told.was_error == "ValueError: no"
+    table.edit(table.where(msg_id=second), last_error="x" * MAX_ERROR)
+    assert app.ops.acknowledge(second, reason="r", actor="anna") == 1
+    line = "acknowledged by anna: r\n"
+    assert table.column("last_error")[1] == line + "x" * (MAX_ERROR - len(line))
 
 
 def test_discarded_and_cancelled_ones_are_known_too(app):

@@ -173,6 +173,10 @@ def test_what_a_foreign_consumer_fails_after_an_edit_is_of_after_it(app, table):
     assert str(app.ops.show(msg_id).changed) == "edited by anna"
     edit(app, msg_id, error_try_times=2, last_error="ValueError: other")
     assert app.ops.show(msg_id).changed is None
+    long = f"ValueError: {'long ' * 200}"  # of which the audit keeps the beginning
+    edit(app, msg_id, last_error=long)
+    assert app.ops.edit(msg_id, topic="t", actor="anna", reason="r") == 1
+    assert str(app.ops.show(msg_id).changed) == "edited by anna"
 
 
 def test_an_instant_is_edited_and_taken_away(app):

@@ -158,6 +158,7 @@ def test_many_items_are_counted_in_part(app, monkeypatch):
         page = app.ops.items(trying.msg_id, state="failed", after=after)
         seen += [one.key for one in page]
         after, rounds = page.next_after, rounds + 1
+        assert page.complete == (after is None)
     assert sorted(seen, key=int) == [str(n) for n in range(1, 20, 2)]
     assert rounds == 4
 

@@ -16,7 +16,7 @@ from msgworker.store.bounded import Capped, Found, cursor_place, cursor_text
 from msgworker.store.tries import Failure, Kind, fingerprint
 from tests.support.databases import SQLITE
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, put
-from tests.support.rows import send
+from tests.support.rows import edit, send
 
 
 def all_of(app: App, *, most: int = 200, **wanted: Any) -> list[int]:
@@ -292,6 +292,10 @@ def test_groups_are_paged_and_filtered_by_topic_and_time(app):
     assert [group.topics for group in app.ops.failures(since=now - timedelta(hours=1))] == [("a",)]
     assert app.ops.failures(since=now + timedelta(hours=1)) == []
     assert app.ops.failures(since=now - timedelta(hours=1), topic="b") == []
+    (b,) = app.ops.find(topic="b", limit=1)  # without a try: since it was finished
+    edit(app, b.msg_id, finished_at=now - timedelta(minutes=5))
+    (only,) = app.ops.failures(since=now - timedelta(hours=1), topic="b")
+    assert (only.count, only.topics) == (1, ("b",))
     with pytest.raises(ConfigError, match="no cursor"):
         app.ops.failures(after="x")
 

@@ -323,6 +323,10 @@ def test_without_a_column_for_owners_everything_at_1_is_meant_if_no_instance_liv
     assert found_by_doctor(app) == ["every processing message belongs to a live instance"]
     with app.engine.begin() as conn:
         lease.drop(conn, app.tables, "lives")
+    registered(app, "ends", stopped=True)  # its handler has outlived it
+    assert found_by_doctor(app) == ["every processing message belongs to a live instance"]
+    with app.engine.begin() as conn:
+        lease.drop(conn, app.tables, "ends")
     assert app.ops.release_nobody(any_age=True) == 1
     assert table.rows("status", "error_try_times") == [(-1, 1), (0, 0)]
     report = app.drain(linger=0)

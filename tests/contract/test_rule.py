@@ -96,7 +96,7 @@ def test_a_look_with_another_app_says_dead_where_it_is_dead(crm):
     assert other.ops.rerun(status="dead", dry_run=True) == 1
 
 
-@pytest.mark.quick("sqlite-(5-2b|3-5)|postgresql-3-5-|mariadb-5-3")
+@pytest.mark.quick("sqlite-(5-2b|3-5|3b-5b|5b-2b)|postgresql-3-5-|mariadb-5-3")
 @pytest.mark.parametrize(
     ("old", "new", "before", "after"),
     [

@@ -35,6 +35,8 @@ def test_recover_gives_back_with_a_try_and_a_crash_counted(store):
         (2, 0, 0, None, None),
         (-1, 1, 1, None, text),
     ]
+    ended = [at is not None for at in store.table.column("finished_at")]
+    assert ended == [False, True, False, False]  # the one that is dead: its unique key is free
     assert store(recover.recover, ids, dead_id=ME, text="again") == 0
     assert store(recover.recover, [], dead_id=ME, text="none") == 0
 
@@ -45,6 +47,15 @@ def test_the_last_crash_but_one_does_not_finish_a_message(store):
     store.row(one, error_try_times=1)
     assert store(recover.recover, [one], dead_id=ME, text="x") == 1
     assert store.table.one("error_try_times", "finished_at") == (2, None)
+
+
+def test_what_a_foreign_consumer_has_flagged_for_its_next_try_is_not_given_back(store):
+    (one,) = send(store.app, "a")
+    store.row(one, status=1, error_try_times=1)
+    assert store(recover.recover_foreign, [one], seen_tries=0, text="x") == 0
+    assert store.state(one) == (1, 1, None)
+    assert store(recover.recover_foreign, [one], seen_tries=1, text="x") == 1
+    assert store.state(one) == (-1, 2, None)
 
 
 def test_a_recovered_row_is_not_settled(store):
