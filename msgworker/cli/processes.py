@@ -285,7 +285,8 @@ class Fleet:
         if child.report is not None:
             self._reports.append(child.report)
         if code in (0, 1) and (self._asked.in_order or not respawn):
-            self._codes.append(code)
+            # Why it is 1 its report says; what that one has left, others may have done since.
+            self._codes.append(code if child.report is None else 0)
         elif respawn and code not in FINAL and not self._asked.in_order:
             self._again(child, code)
         elif -code in NUMBERS and not child.at_work:

@@ -178,9 +178,8 @@ def report_of(
     also counts as lost if they cannot be counted with this `patience`; None = one try, in this
     thread. within: the slice that the instance claims from; None = all."""
     shared, exhausted = instance.shared, instance.fetcher.exhausted
-    found = None if lost else Left()
-    if counts_left and not lost:
-        found = left_within(instance, within, patience)
+    counts_left = counts_left and not lost
+    found = left_within(instance, within, patience) if counts_left else None
     tally = instance.tally
     report = Report(
         done=tally.done,
@@ -188,7 +187,7 @@ def report_of(
         retried=tally.retried,
         released=tally.released,
         seconds=time.monotonic() - begun,
-        database_lost=found is None,
+        database_lost=lost or (counts_left and found is None),
         stopped=not exhausted,
         refused=len(instance.refused_rows),
         undone=instance.fetcher.drain_end.undone if exhausted else 0,

@@ -26,6 +26,7 @@ from msgworker.cli.processes import Fleet, ending, total
 from msgworker.cli.work import OF_PARENT, child_arguments
 from msgworker.config import SETTINGS, load
 from msgworker.metrics.counting import Snapshot, past, summed
+from msgworker.queries.remaining import Left
 from tests.support.leases import leases
 from tests.support.programs import Program, children, environment, fill, gone, states
 from tests.support.waiting import until
@@ -76,6 +77,27 @@ def test_no_counter_falls_while_a_process_that_has_ended_is_reaped(
     fleet = Fleet([], 1, progress=StatusLine(quiet=True))
     fleet.drain()
     assert (seen, looks()) == ([100.0], 100.0)
+
+
+LEFT_UNDONE = """#!{}
+import json, os, sys
+names = ("done", "failed", "retried", "released", "refused", "undone")
+report = dict.fromkeys((*names, "database_lost", "stopped"), 0) | {{"done": 2, "undone": 1}}
+os.write(int(sys.argv[-1]), json.dumps({{"report": report}}).encode() + b"\\n")
+sys.exit(1)
+"""
+
+
+def test_what_one_process_has_left_undone_is_judged_when_all_have_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = tmp_path / "child"
+    child.write_text(LEFT_UNDONE.format(sys.executable))
+    child.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(child))
+    report, code = Fleet([], 1, progress=StatusLine(quiet=True)).drain()
+    assert (report.undone, code) == (1, 0)
+    assert (report.exit_code, report.leaving(Left()).exit_code) == (1, 0)
 
 
 def test_a_process_that_dies_again_and_again_is_started_ever_later(
@@ -150,6 +172,8 @@ def test_children_get_every_flag_of_the_parent(folder: Path, command: str, numbe
     assert {name: got[name] for name in ours} == {name: conf[name] for name in ours}
     assert {name for name in ours if not conf.given(name)} == set()
     assert (got["processes"], got.given("metrics_host")) == (1, False)
+    call.file = "other.toml"
+    assert "--config other.toml" in " ".join(child_arguments(command, call, quiet=False))
 
 
 @pytest.mark.long
@@ -191,11 +215,20 @@ def test_run_ends_when_its_time_is_over(app: App, start: Callable[..., Program])
     assert states(app) == {"done": 10}
 
 
+REFUSES_BAD = (
+    "CREATE TRIGGER no BEFORE UPDATE ON msgworker_message WHEN NEW.object_id = 'bad'"
+    " AND NEW.status = 1 BEGIN SELECT RAISE(ABORT, 'not this one'); END"
+)
+
+
 @pytest.mark.quick("2")
 @pytest.mark.parametrize("processes", [1, 2])
 def test_drain_sums_what_was_done(app: App, start: Callable[..., Program], processes: int) -> None:
     fill(app, 200)
     fill(app, 3, reject="no")
+    with app.engine.begin() as conn:
+        app.send(conn, "settle", object_id="bad")
+        conn.exec_driver_sql(REFUSES_BAD)
     child = start("drain", "crm:app", "--processes", processes, "--linger", 0, "--json")
     out, _ = child.communicate(timeout=60)
     report = json.loads(out)
@@ -204,7 +237,8 @@ def test_drain_sums_what_was_done(app: App, start: Callable[..., Program], proce
     keys |= {"waiting", "left_by", "next_seconds", "lease_seconds", "stopped", "refused", "undone"}
     keys.add("dead_awaited")
     assert set(report) == keys | {"database_lost", "exit_code"}
-    assert (report["done"], report["failed"], report["left"]) == (200, 3, 0)
+    assert (report["done"], report["failed"], report["left"]) == (200, 3, 1)
+    assert report["refused"] == 1
 
 
 @pytest.mark.long
