@@ -87,7 +87,9 @@ def _checked(segments: Any) -> Mapping[str, tuple[int, ...]]:
             if isinstance(shard, bool) or not isinstance(shard, int):
                 raise ConfigError(f"segment {name!r:.80}: {shard!r:.40} is no shard")
             if not 0 <= shard < MOST_SHARDS:
-                raise ConfigError(f"segment {name!r:.80}: shard {shard} is not 0 to {MOST_SHARDS}")
+                raise ConfigError(
+                    f"segment {name!r:.80}: shard {shard} is not 0 to {MOST_SHARDS - 1}"
+                )
         made[name] = tuple(sorted(set(shards)))
     named = {shard for part in made.values() for shard in part}
     lacking = sorted(set(range(max(named) + 1)) - named)

@@ -43,6 +43,27 @@ def test_a_lease_that_is_not_live_for_a_moment_is_kept(app, locks, monkeypatch):
     assert shards(one) == [0, 1, 2, 3]
 
 
+def test_a_segment_is_not_given_up_between_a_look_and_its_claim(app, locks):
+    one = walker(app, Segments(locks, TWO))
+    one.step()
+    assert shards(one) == [0, 1, 2, 3]
+    one.leave()
+    one.step()
+    assert [lease.name for lease in locks.held("order:")] == ["order:segment:0"]
+    one.looked(complete=False)
+    one.step()
+    assert locks.held("order:") == []
+
+
+def test_shards_in_which_something_can_run_again_are_not_done(app, locks):
+    one = walker(app, Segments(locks, {"s": [0, 1]}))
+    one.step()
+    for complete in (True, False, True):
+        assert shards(one) == list(range(8))
+        one.looked(complete=complete, rest=0.0)
+        assert one.steady is complete
+
+
 def test_the_layout_may_be_changed_while_it_runs(app, locks):
     scope = Segments(locks, TWO)
     one = walker(app, scope)
@@ -84,6 +105,8 @@ def test_layouts_that_cannot_be_are_refused(locks):
     ):
         with pytest.raises(ConfigError):
             Segments(locks, wrong)
+    with pytest.raises(ConfigError, match="shard 32767 is not 0 to 32766"):
+        Segments(locks, {"s": [32_767]})
     with pytest.raises(ConfigError, match="on_outage"):
         Segments(locks, TWO, on_outage="go")
 
