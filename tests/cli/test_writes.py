@@ -185,9 +185,10 @@ def test_a_rerun_that_is_cut_short_says_how_to_go_on(
 
 def test_discard_wants_a_reason_and_keeps_it(crm: Cli, folder: Path) -> None:
     crm("send", "settle", *AT)
-    refused = crm("discard", 1, *AT)
-    assert (refused.exit_code, refused.stdout) == (2, "")
-    assert "--reason" in refused.stderr
+    for reason in ((), ("--reason", " ")):
+        refused = crm("discard", 1, *reason, *AT)
+        assert (refused.exit_code, refused.stdout) == (2, "")
+        assert "--reason is required" in refused.stderr
     assert crm("discard", 1, "--dry-run", *AT).stdout.startswith("would discard 1 message\n")
     assert crm("discard", 1, "--reason", "twin", "--actor", "al", *AT).stdout == "discarded 1\n"
     last = sql(folder, "SELECT status, error_try_times, last_error FROM msgworker_message")
@@ -195,6 +196,9 @@ def test_discard_wants_a_reason_and_keeps_it(crm: Cli, folder: Path) -> None:
     again = crm("discard", 1, "--reason", "x", *AT)
     assert (again.exit_code, again.stdout) == (5, "discarded 0\n")
     assert "is discarded or cancelled already" in again.stderr
+    crm("send", "settle", *AT)
+    some = crm("discard", 1, 2, "--reason", "x", *AT)
+    assert (some.exit_code, some.stdout) == (5, "discarded 1\n")  # not all that were named
 
 
 def test_discard_of_what_runs_is_refused_with_a_reason(crm: Cli, folder: Path) -> None:
@@ -210,9 +214,9 @@ def test_discard_of_what_runs_is_refused_with_a_reason(crm: Cli, folder: Path) -
 
 
 def test_release_of_a_dead_and_of_a_living_instance(crm: Cli, folder: Path) -> None:
-    for _ in range(2):
-        crm("send", "settle", *AT)
-    sql(folder, "UPDATE msgworker_message SET status = 1, claimed_by = 'inst-1'")
+    crm("send", "settle", *AT)
+    claimed = "UPDATE msgworker_message SET status = 1, claimed_by = 'inst-1'"
+    sql(folder, claimed)
     lease = (
         "INSERT INTO msgworker_lease (name, started_at, renewed_at, expires_at) VALUES"
         " ('inst-1', strftime('%Y-%m-%d %H:%M:%f', 'now'), strftime('%Y-%m-%d %H:%M:%f', 'now'),"
@@ -223,6 +227,10 @@ def test_release_of_a_dead_and_of_a_living_instance(crm: Cli, folder: Path) -> N
     assert (done.exit_code, done.stdout) == (1, "")  # refused; 2 would be a wrong command line
     assert "is alive" in done.stderr
     assert "--force" in done.stderr
+    asked = crm("release", "inst-1", "--force", *AT)
+    assert (asked.exit_code, "add --yes" in asked.stderr) == (2, True)  # it lives, and may work
+    crm("send", "settle", *AT)
+    sql(folder, claimed)
     sql(folder, "UPDATE msgworker_lease SET expires_at = '2020-01-01 00:00:00.000'")
     assert crm("release", "inst-1", *AT).exit_code == 2  # two messages: it asks
     assert crm("release", "inst-1", "--yes", *AT).stdout == "released 2\n"

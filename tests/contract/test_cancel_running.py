@@ -447,14 +447,30 @@ def test_a_cancelled_message_of_a_batch_is_cancelled_though_its_handler_fails_it
         if messages[0].msg_id == a:
             cancel(app, a)
             beat(one)
+            ended.append(ctx.cancelled)
             ctx.fail(messages[0], error)
 
+    ended: list[bool] = []
     app.add_handler("t", handle, batch=10, on_dead="stuck")
     one = made()
     a, *_ = send(app, "a", "b")
     one.fetcher.run_once()
     step(one)
     assert table.rows("status", "last_error") == [(-1, GONE), (2, None)]
+    assert ended == [False]  # the others of the batch go on
+
+
+def test_a_request_for_what_a_stop_gives_back_is_done_before_the_instance_is_gone(app, table, made):
+    app.add_handler("t", lambda msg: None)
+    one = made()
+    (a,) = send(app, "o")
+    fetch(one)
+    cancel(app, a)
+    beat(one)
+    one.settler.release(one.lanes.take_back())
+    assert table.statuses == [0]
+    assert one.housekeeper.leave()
+    assert (table.statuses, requested(app)) == ([-1], [])
 
 
 def test_an_async_handler_is_cancelled_while_it_waits(app, table, made):

@@ -473,6 +473,40 @@ def test_sub_keys_run_side_by_side_also_where_the_items_are_sorted_by_them(sqlit
     assert (result.done, result.failed) == (1500, {})
 
 
+def test_items_run_on_as_many_threads_as_the_system_allows(sqlite_app, monkeypatch):
+    start, started = threading.Thread.start, []
+
+    def one_alone(thread: threading.Thread) -> None:
+        if thread.name.startswith("msgworker-item-"):
+            if started:
+                raise RuntimeError("can't start new thread")
+            started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", one_alone)
+    result = run(sqlite_app, lambda ctx: ctx.fan_out(str, range(5), threads=3))
+    assert (result.values, len(started)) == (list("01234"), 1)
+
+
+def test_what_is_held_back_makes_room_for_others(sqlite_app, monkeypatch):
+    monkeypatch.setattr("msgworker.instance.fan_out.items.QUEUED", 3)
+    waiting = threading.Event()
+
+    def act(n: int) -> None:
+        if n == 0:
+            waiting.wait(10)
+            raise ValueError("those behind it are held back")
+
+    def items() -> Any:
+        yield from range(4)
+        waiting.set()  # three wait behind the first
+        yield from range(4, 9)
+
+    options: dict[str, Any] = {"serial_by": lambda n: "a" if n < 4 else None, "timeout": 60}
+    result = run(sqlite_app, lambda ctx: ctx.fan_out(act, items(), **options))
+    assert (result.done, result.held_back, list(result.failed)) == (5, 3, [0])
+
+
 def test_behind_a_failed_item_its_sub_key_waits_for_the_next_try(app):
     ran = Ran(fails={2})
     seen = []

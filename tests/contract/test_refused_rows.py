@@ -299,11 +299,17 @@ def test_a_race_that_is_always_lost_is_a_refusal(postgresql, taken):
 def test_what_was_refused_and_has_been_mended_is_forgotten():
     now = [0.0]
     rows = RefusedRows(clock=lambda: now[0])
-    rows.record(Candidate(1, "a", 0, 0, 0, None, 1, None, "a"), "no")
-    now[0] = FIRST_PAUSE_SECONDS + FORGET_SECONDS - 1
+    one, pause = Candidate(1, "a", 0, 0, 0, None, 1, None, "a"), FIRST_PAUSE_SECONDS
+    rows.record(one, "no")
+    now[0] = pause + FORGET_SECONDS - 1
     assert rows.waiting() == (set(), set())
     assert len(rows) == 1  # it is offered again: then its next pause is longer
-    now[0] += 2
+    rows.record(one, "no")
+    now[0] += 2 * pause - 1
+    assert rows.waiting() == ({"a"}, {1})
+    now[0] += 1
+    assert rows.waiting() == (set(), set())
+    now[0] += FORGET_SECONDS + 1
     rows.waiting()
     assert len(rows) == 0
 

@@ -16,6 +16,7 @@ from msgworker.instance.claiming.search import TableSearch
 from msgworker.instance.running.in_flight import Execution
 from msgworker.instance.state import Peers
 from msgworker.store import candidates, lease
+from msgworker.table.columns import Slice
 from tests.support.rounds import fetch, loses_its_lease, trust_until
 from tests.support.rows import send
 
@@ -74,6 +75,10 @@ def test_the_newest_are_given_back_first(one, app, table):
     in_hand_and_slow(one, app, "a", "b", "c", "d", age=0.0)
     one.shared.peers = Peers(0, 2)
     one.fetcher.lane_limit.keep = 3
+    one.fetcher.finder.where = Slice("shard", (0,))  # ours alone: no other would claim them
+    one.fetcher.release_excess(len(one.shared.in_flight.lanes))
+    assert table.statuses == [1, 1, 1, 1]
+    one.fetcher.finder.where = None
     one.fetcher.release_excess(len(one.shared.in_flight.lanes))
     assert table.statuses == [1, 1, 1, 0]
 

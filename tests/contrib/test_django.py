@@ -144,6 +144,27 @@ for transactional in (True, False):
     assert done.stdout.splitlines() == [*refused, "default written", "other written"], done.stderr
 
 
+def test_old_connections_are_closed_before_a_handler_and_after_it():
+    script = """
+import asyncio, contextlib
+from msgworker.contrib.django import connection
+closed = []
+connection._close_old = lambda: closed.append(1)
+def handle(msg):
+    raise ValueError(len(closed))
+async def handle_async(msg):
+    raise ValueError(len(closed))
+for fn in (handle, handle_async):
+    found = connection.around(connection.make_handler("t", fn))
+    try:
+        asyncio.run(found(None)) if fn is handle_async else found(None)
+    except ValueError as error:
+        print(error, len(closed))
+"""
+    done = run({**os.environ, "PYTHONPATH": str(ROOT)}, "-c", script)
+    assert done.stdout.splitlines() == ["1 2", "3 4"], done.stderr
+
+
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 def test_the_test_database_can_be_dropped_at_the_end_of_the_tests(environment):
     """PostgreSQL drops none to which a program is connected."""

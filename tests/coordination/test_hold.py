@@ -25,8 +25,8 @@ from msgworker.coordination import (
     hold,
 )
 from msgworker.coordination import lease as lease_module
-from msgworker.coordination.centres import masked_centre, open_centre
-from tests.support.waiting import until
+from msgworker.coordination.centres import LazyCentre, masked_centre, open_centre
+from tests.support.waiting import in_thread, until
 
 
 @pytest.fixture
@@ -201,6 +201,18 @@ def test_a_forked_child_does_not_hold_the_lease(near):
     assert done.stdout == "[256, True, True]\n"
 
 
+def test_the_end_of_the_block_in_a_forked_child_leaves_the_lock_to_its_parent(locks, monkeypatch):
+    block, released = hold(locks, "x"), []
+    lease = block.__enter__()
+    with monkeypatch.context() as child:
+        child.setattr(os, "getpid", lambda: -1)
+        child.setattr(locks, "release", released.append)
+        with pytest.raises(LeaseLost, match="forked"):
+            block.__exit__(None, None, None)
+    assert released == []
+    assert locks.release(lease)
+
+
 def test_outages_are_waited_out_only_where_one_waits(locks, monkeypatch):
     calls = []
 
@@ -308,6 +320,24 @@ def test_urls_of_centres_that_cannot_be_are_refused(url):
     with pytest.raises(ConfigError) as caught:
         open_centre(url, None)
     assert "secret" not in str(caught.value)
+
+
+def test_a_centre_that_does_not_answer_keeps_one_thread_of_a_dashboard_waiting(locks, monkeypatch):
+    asked, answers = threading.Event(), threading.Event()
+
+    def opened(*_):
+        asked.set()
+        answers.wait(10)
+        return locks
+
+    monkeypatch.setattr("msgworker.coordination.centres.open_centre", opened)
+    lazy = LazyCentre("redis://h")
+    first = in_thread(lazy.centre)
+    assert asked.wait(10)
+    with pytest.raises(LocksUnavailable, match="has not answered yet"):
+        lazy.centre()
+    answers.set()
+    assert first() is lazy.centre() is locks
 
 
 def test_a_missing_table_is_told_before_the_block(sqlite):

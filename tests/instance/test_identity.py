@@ -161,6 +161,15 @@ def test_nothing_of_the_old_id_is_left_under_the_new_one(phase: Phase) -> None:
     assert [one.is_ours(owner) for owner in "ab"] == [False, True]
 
 
+def test_all_former_ids_with_messages_that_cannot_be_written_are_known() -> None:
+    one = reach(LOST)
+    one.adopt("a", "b", 130.0, 100.0, has_stuck=True)
+    for old, new, has_stuck in (("b", "c", True), ("c", "d", False)):
+        one.retire()
+        one.adopt(old, new, 130.0, 100.0, has_stuck=has_stuck)
+    assert (one.ids[0], set(one.ids[1:])) == ("d", {"a", "b"})
+
+
 def test_what_is_carried_over_stays_ours_until_the_next_id() -> None:
     one = reach(LOST)
     one.adopt("a", "b", 130.0, 100.0, carried=frozenset("a"))

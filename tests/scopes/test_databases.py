@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from decimal import Decimal
+from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
@@ -282,6 +283,16 @@ def test_shards_with_unfinished_messages_away_from_home_are_told(make):
     assert moved.misplaced() == {}
 
 
+def test_a_shard_of_which_one_runs_is_told_to_be_away_from_home(make):
+    databases = make("a", "b")
+    home = databases.name_of("C-1")
+    with databases.apps[home].engine.begin() as conn:
+        databases.send(conn, "t", object_id="C-1")
+    Table(databases.apps[home]).edit(status=1)
+    swapped = {"a": databases.homes["b"], "b": databases.homes["a"]}
+    assert list(make("a", "b", create=False, homes=swapped).misplaced()) == [home]
+
+
 # ---------------------------------------------------------------- workers
 
 
@@ -335,6 +346,18 @@ def test_a_database_that_is_away_at_the_start_is_taken_in_when_it_is_back(make, 
     together.stop()
     run()
     assert "database b: cannot use the database" in caplog.text
+
+
+def test_a_database_that_stays_away_is_tried_ever_more_rarely(monkeypatch):
+    def away(**how):
+        raise DatabaseUnavailable("away")
+
+    part = workers._Part("a", SimpleNamespace(run=away, instance_id=None), lambda part: None)
+    tried = []
+    monkeypatch.setattr(workers, "outage_pause", lambda failures: tried.append(failures) or 0.0)
+    monkeypatch.setattr(part.asked, "wait", lambda pause: len(tried) == 3 and part.asked.stop())
+    workers._run(part, 1.0, None)
+    assert tried == [1, 2, 3]
 
 
 def test_who_can_use_none_of_its_databases_ends(make, tmp_path):

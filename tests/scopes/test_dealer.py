@@ -45,6 +45,17 @@ def test_an_object_follows_its_unfinished_message_and_the_counts_stay_equal(app)
     assert sum(counts.values()) == 40
 
 
+def test_a_type_that_comes_later_gets_no_more_than_the_others(app, monkeypatch):
+    live = {"asA"}
+    monkeypatch.setattr("msgworker.queries.instances.served", lambda conn, t: live)
+    dealer = Dealer(app, ["asA", "asB"], size=1)
+    for _ in range(2):
+        send(app, *[None] * 6)
+        dealer.deal_once()
+        live.add("asB")
+    assert Table(app).column("instance_type") == ["asA"] * 6 + ["asA", "asB"] * 3
+
+
 def test_what_is_finished_or_runs_is_left_alone(app):
     ids = send(app, "a", "b", "c")
     table = Table(app)

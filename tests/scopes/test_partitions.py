@@ -168,6 +168,22 @@ def test_a_shard_is_given_up_after_the_drain_timeout_whatever_is_in_hand(app, lo
     assert len(owned(b)) == 4
 
 
+def test_a_member_that_leaves_renews_what_is_still_in_hand(app, locks, monkeypatch):
+    now, renew, renewed = [time.monotonic()], locks.renew_all, []
+    monkeypatch.setattr("msgworker.coordination.partitions.monotonic", lambda: now[0])
+    monkeypatch.setattr(locks, "renew_all", lambda some: renewed.append(len(some)) or renew(some))
+    busy = set(range(SHARDS))
+    one = member(app, Partitions(locks, shards=SHARDS), busy)
+    settle(one)
+    one.leave()
+    one.step()
+    now[0] += 10.0
+    one.step()
+    assert renewed == [SHARDS]
+    busy.clear()
+    assert one.step() is None
+
+
 def test_leases_that_are_not_live_for_a_moment_are_kept(app, locks, monkeypatch):
     """ZooKeeper's, while the connection is lost and the session goes on: no other can have them,
     so a member that began under another name never got them again."""

@@ -60,6 +60,7 @@ def test_a_rerun_tells_counts_and_skips_first_and_then_does_what_it_told(
     assert (entry.kind, entry.actor, entry.reason, entry.changed) == ("rerun", "ann", "INC-4711", 2)
     assert str(entry.source).startswith("web, ")
     assert f"/audit/{entry.op_id}" in done.links
+    ann.get(f"/audit/{entry.op_id + 1}", 404)
     assert "INC-4711" in ann.get(done.link("operation")).main
 
 
@@ -121,11 +122,13 @@ def test_a_selection_that_has_changed_since_it_was_counted_is_not_changed(
     sqlite_app: App, ann: Browser
 ) -> None:
     (first,) = put(sqlite_app, ("a", FAILED))
+    by_id = _change(ann, "rerun", ids=first, order="successors")
     page = _change(ann, "rerun", status="dead")
-    put(sqlite_app, ("b", FAILED))
-    done = ann.send(page, "/change/rerun", reason="again")
-    assert "It failed" in done.main
-    assert "Count again" in done.main
+    put(sqlite_app, ("b", FAILED), ("a", FAILED))
+    for one in (by_id, page):
+        done = ann.send(one, "/change/rerun", reason="again")
+        assert "It failed" in done.main
+        assert "Count again" in done.main
     assert _states(sqlite_app, [first]) == ["dead"]
 
 

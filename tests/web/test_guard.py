@@ -214,6 +214,13 @@ def test_a_write_from_another_site_is_refused_although_it_has_the_token(
             assert browser.post("/theme", data=data, headers=headers).status_code == 403
 
 
+def test_over_tls_a_write_from_a_page_without_is_refused(sqlite_app: App) -> None:
+    browser = Browser(sqlite_app.web(), base_url=HERE.replace("http:", "https:"))
+    for origin, status in ((HERE, 403), (HERE.replace("http:", "https:"), 303)):
+        data = {"csrf": browser.csrf(), "theme": "dark"}
+        assert browser.post("/theme", data=data, headers={"origin": origin}).status_code == status
+
+
 def test_a_write_without_the_token_of_its_session_is_refused(
     browser: Browser, subtests: Any
 ) -> None:
