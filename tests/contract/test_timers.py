@@ -808,8 +808,10 @@ def test_overlap_needs_keys_and_the_table_of_today(app, make_app):
     assert len(ticks_of(app)) == 1
     (shown,) = app.ops.schedules()
     assert (shown.overlap, shown.skipped) == ("allow", 0)
+    put_back(app, "t", 600)
     texts = [one.text for one in app.ops.doctor()]
     assert len([text for text in texts if "msgworker_schedule has no column" in text]) == 4
+    assert [text for text in texts if "no instance fires it" in text]
     for change, reason in ((app.ops.pause_schedule, "month end"), (app.ops.resume_schedule, None)):
         assert change("t", reason=reason) == 1
         assert app.ops.schedules()[0].paused_reason is None
