@@ -67,6 +67,15 @@ def test_a_rerun_after_a_cancel_takes_the_request_away(app, table):
     assert requested(app) == []
 
 
+def test_a_request_from_before_a_rerun_by_plain_sql_stands_in_no_new_one_s_way(app, table):
+    (msg_id,) = send(app, "a")
+    table.edit(status=1, claimed_by="x", error_try_times=1)
+    assert app.ops.cancel(msg_id, reason="wrong file").requested == 1
+    assert app.ops.cancel(msg_id, reason="twice") == 0
+    table.edit(error_try_times=0)
+    assert app.ops.cancel(msg_id, reason="again").requested == 1
+
+
 def test_the_end_of_a_message_leaves_requests_of_another_table_alone(app, make_app):
     other = make_app(table=MessageTable("tb_other"))
     other.create_schema()

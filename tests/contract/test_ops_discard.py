@@ -61,6 +61,14 @@ def test_discard_where_the_text_is_too_long_for_the_column(make_app, database, l
     assert app.ops.rerun([1]) == 1
 
 
+def test_an_error_that_begins_as_a_discard_does_is_none_where_dead_ones_block(blocking_app):
+    """A discard has written one try more."""
+    (dead,) = put(blocking_app, ("a", FAILED), last_error="discarded by the bank: no")
+    assert blocking_app.ops.rerun(dry_run=True) == 1
+    assert blocking_app.ops.discard(dead, reason="r") == 1
+    assert blocking_app.ops.rerun(dry_run=True) == 0
+
+
 def test_discard_lets_a_blocked_object_go_on(blocking_app):
     app, table = blocking_app, Table(blocking_app)
     app.add_handler("t", lambda msg: Reject("no") if msg.payload == "bad" else None)

@@ -14,10 +14,11 @@ from msgworker import App, Message, MessageTable, Worker
 from msgworker.instance.instance import Instance
 from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.outcome import Result
-from msgworker.message import Outcome
+from msgworker.message import Outcome, Settled, Settlement
 from tests.support.leases import beat_now, leases
 from tests.support.rounds import beat, by_hand, fetch
 from tests.support.rows import Table, send
+from tests.support.store import Store
 from tests.support.tables import SEED, seed_table
 from tests.support.waiting import until
 from tests.support.watching import Watch
@@ -119,6 +120,16 @@ def test_what_has_not_started_is_asked_for_before_it_starts(seed_app, make_one):
     assert [lane.row.msg_id for lane in one.settler.settle(lanes, one.settler.writers[0])] == [
         behind
     ]
+
+
+def test_a_next_message_that_has_a_try_by_now_gets_no_flag(seed_app):
+    """Its outcome would be written for a try that it was not read with: it would stay at 1."""
+    store = Store(seed_app)
+    head, behind = send(seed_app, "a", "a")
+    store.row(head, status=1)
+    store.row(behind, error_try_times=1)
+    assert store.settle(Settlement(head, next_id=behind)) == {head: Settled.ENDED}
+    assert store.table.rows("status", "error_try_times") == [(2, 0), (0, 1)]
 
 
 def test_what_people_gave_back_while_the_lease_was_lost_is_not_started(seed_app, make_one, caplog):
