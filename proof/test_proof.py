@@ -13,11 +13,11 @@ from tests.variants import VARIABLE, VARIANTS
 
 TRIAL = """
 green: holds
-    1 PYTEST {folder}/test_green.py
+    PYTEST {folder}/test_green.py
 red: does not hold
-    1 PYTEST {folder}/test_red.py
+    PYTEST {folder}/test_red.py
 away: cannot be had
-    1 away
+    away
 """
 
 

@@ -18,12 +18,15 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import sys
 import time
+import xml.etree.ElementTree as ET
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -41,6 +44,11 @@ too, after all others; each process begins none of them once it has had SLICE_SE
 SLICES = 45
 SLICE_SECONDS = 120.0
 SLICE_TEST_SECONDS = 300  # a test that may take so long by its mark is in no slice
+SECONDS = ROOT / "tests" / "seconds.txt"
+"""What a quick test of each file takes on average, to one digit. Anew, after a run with a report:
+`python -m tests.quick REPORT > build/seconds.txt`. A file that is not there is among the first."""
+SLOW, VERY_SLOW = 1.5, 5.0
+"""What takes VERY_SLOW comes with what takes SLOW: at the end some processes would wait for it."""
 ON_EACH_VERSION = ("test_torture_breaks_no_rule",)
 """Quick on the server whose version is tested, whichever that is."""
 
@@ -87,10 +95,30 @@ def long_ones(items: list[pytest.Item]) -> Iterator[pytest.Item]:
 
 
 def spread(items: list[pytest.Item]) -> None:
-    """Where several processes share the tests, those of each file are spread over the whole run:
-    what is broken shows in the first minute, and the slow ones are not all at the end."""
+    """Where several processes share the tests, those that take least come first, by what those of
+    their file take (SECONDS): three of four have run after a quarter of the time, so that what is
+    broken shows early. Of files alike no test is beside another of its own."""
     if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
+        seconds = {file: float(taken) for taken, file in map(str.split, SECONDS.open())}
+        for file, taken in seconds.items():
+            if taken >= VERY_SLOW:
+                seconds[file] = SLOW
+
+        def place(item: pytest.Item) -> tuple[float, int]:
+            file = item.nodeid.split("::")[0]
+            return seconds.get(file, 0.0), zlib.crc32(item.nodeid.encode())
+
+        items.sort(key=place)
+
+
+def seconds_in(report: Path) -> Iterator[str]:
+    """The lines of SECONDS, from the report of a run (`--junitxml`)."""
+    taken = defaultdict(list)
+    for case in ET.parse(report).iter("testcase"):
+        if case.find("skipped") is None:
+            taken[case.get("classname", "")].append(float(case.get("time", "0")))
+    for name, all_of_it in sorted(taken.items()):
+        yield f"{float(f'{fmean(all_of_it):.1g}'):g} {name.replace('.', '/')}.py"
 
 
 def compile_share(config: pytest.Config) -> None:
@@ -136,3 +164,7 @@ def has_time(item: pytest.Item) -> bool:
 def _id(given: Any) -> str:
     """The id of a parametrized test, as it is where MariaDB has its place."""
     return re.sub(r"\bmysql\b", "mariadb", given.id) if variants.is_mysql() else given.id
+
+
+if __name__ == "__main__":
+    print(*seconds_in(Path(sys.argv[1])), sep="\n")

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.quick import SLICE, SLICE_TEST_SECONDS, SLICES, spread, todays
+from tests import quick
+from tests.quick import SLICE, SLICE_TEST_SECONDS, SLICES, seconds_in, spread, todays
 from tests.tools import NEEDS
 
 ROOT = Path(__file__).parent.parent
@@ -89,10 +90,28 @@ class Item:
         self.marks[mark.name] = mark.mark
 
 
-def test_where_processes_share_the_tests_those_of_a_file_are_spread(
-    monkeypatch: pytest.MonkeyPatch,
+def test_where_processes_share_the_tests_quick_files_come_first_and_very_slow_ones_not_last(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    made = [f"{name}::t{n}" for name in "abcd" for n in range(50)]
+    report = tmp_path / "report.xml"
+    cases = {"new": [], "a": [0.012], "b": [0.01, 0.01], "long": [20, 40], "slow": [1], "late": [4]}
+    report.write_text(
+        "<testsuites><testsuite>"
+        + "".join(
+            f'<testcase classname="tests.{name}" time="{one}"/>'
+            for name, taken in cases.items()
+            for one in taken
+        )
+        + '<testcase classname="tests.new" time="9"><skipped/></testcase></testsuite></testsuites>'
+    )
+    lines = [*seconds_in(report)]
+    assert lines == [
+        f"{one}.py"
+        for one in ("0.01 tests/a", "0.01 tests/b", "4 tests/late", "30 tests/long", "1 tests/slow")
+    ]
+    monkeypatch.setattr(quick, "SECONDS", tmp_path / "seconds.txt")
+    quick.SECONDS.write_text("\n".join(lines))
+    made = [f"tests/{name}.py::t{n}" for name in cases for n in range(20)]
     for worker in (None, "gw0"):
         items: Any = [Item(one) for one in made]
         monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
@@ -101,7 +120,11 @@ def test_where_processes_share_the_tests_those_of_a_file_are_spread(
         spread(items)
         order = [one.nodeid for one in items]
         assert sorted(order) == sorted(made)
-        assert {one[0] for one in order[:40]} == ({*"abcd"} if worker else {"a"})
+        files = [one[6 : one.index(".")] for one in order]
+        assert ({*files[20:40]} == {"a", "b"}) == bool(worker)  # each beside one of the other
+        assert [*dict.fromkeys(files[60:])] == (
+            ["slow", "long", "late"] if worker else ["long", "slow", "late"]
+        )
 
 
 def test_each_long_test_is_in_the_slice_of_one_day_and_behind_all_others(

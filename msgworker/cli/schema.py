@@ -38,7 +38,8 @@ def init_db(call: Call) -> None:
     for name in made:
         click.echo(f"created {safe(name)}")
     if not made:
-        click.echo(f"nothing to do: {safe(app.table.name)} and its indexes exist")
+        named = safe(app.table.name)
+        click.echo(f"nothing to do: {named} and its indexes exist; msgworker doctor checks them")
 
 
 @click.command("ddl")
