@@ -1225,22 +1225,7 @@ def _jobs(book: _Book) -> Iterator[Violation]:
 
 
 _RULES: tuple[Callable[[_Book], Iterator[Violation]], ...] = (
-    _exclusion,
-    _order,
-    _nothing_lost,
-    _bounded_tries,
-    _fenced,
-    _effects,
-    _statuses,
-    _orderly,
-    _recovery_time,
-    _own_death,
-    _within_limit,
-    _within_rate,
-    _finality,
-    _chains,
-    _unique_keys,
-    _cancels,
-    _ticks,
-    _jobs,
-)
+    _exclusion, _order, _nothing_lost, _bounded_tries, _fenced, _effects, _statuses, _orderly,
+    _recovery_time, _own_death, _within_limit, _within_rate, _finality, _chains, _unique_keys,
+    _cancels, _ticks, _jobs,
+)  # fmt: skip

@@ -11,6 +11,7 @@ import threading
 import time
 from ast import literal_eval
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -760,7 +761,7 @@ def test_line_that_is_no_event_is_refused(line: str) -> None:
 
 
 def record_some(path: Path, name: str, first: int) -> None:
-    with Recorder(path, name) as recorder:
+    with closing(Recorder(path, name)) as recorder:
         for msg_id in range(first, first + 50):
             since = recorder.now()
             recorder.record(Kind.INSERTED, msg_id, f"{name}-{msg_id}", since=since)

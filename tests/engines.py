@@ -7,6 +7,8 @@ import gc
 import threading
 import time
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import sqlalchemy as sa
@@ -35,6 +37,21 @@ def dispose_all() -> None:
     for engine in list(_made):
         engine.dispose()
     _made.clear()
+
+
+@contextmanager
+def statements(engine: sa.Engine) -> Iterator[list[str]]:
+    """The statements that are sent within the block."""
+    sent: list[str] = []
+
+    def note(*args: Any) -> None:
+        sent.append(args[2])
+
+    sa.event.listen(engine, "before_cursor_execute", note)
+    try:
+        yield sent
+    finally:
+        sa.event.remove(engine, "before_cursor_execute", note)
 
 
 def left_in_use(seconds: float = ENDING_SECONDS) -> list[str]:

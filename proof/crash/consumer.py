@@ -36,7 +36,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -380,7 +380,7 @@ def main(arguments: list[str] | None = None) -> int:
     # A session that was ended while it was idle is found dead when it is given back; the pool
     # reports that as an error, with a traceback.
     logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
-    with Recorder(options.history, "-") as recorder:
+    with closing(Recorder(options.history, "-")) as recorder:
         Witness(recorder, immune=options.immune).install()
         if options.workers:
             several(options)

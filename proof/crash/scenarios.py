@@ -25,6 +25,11 @@ DEADLY = (
 Load = tuple[str | None, str, dict[str, Any]]  # object, topic, what it does
 
 
+def mixed(count: int, objects: int, **does: Any) -> list[Load]:
+    """Plain and transactional ones in turn, of so many objects."""
+    return [(f"o{i % objects}", ("plain", "exact")[i % 2], {**does}) for i in range(count)]
+
+
 def load(count: int, objects: int, chance: random.Random, *, work: float = 0.004) -> list[Load]:
     """Messages as life brings them: most end well; some fail, die, come back, have no object."""
     made: list[Load] = []

@@ -20,6 +20,7 @@ from msgworker.db.errors import trouble
 from msgworker.errors import DatabaseUnavailable, MsgworkerError, SchemaError
 from proof.crash.consumer import COUNTERS
 from proof.crash.fleet import Trial, finish
+from proof.crash.scenarios import mixed
 from proof.history import Kind
 from tests.engines import plain_engine
 from tests.plugin import Database
@@ -184,7 +185,7 @@ def take_rights(trial: Trial) -> Callable[[], None]:
 def test_rights_that_go_away_end_the_run_with_a_clear_error(trial: Trial) -> None:
     """F22, rule I3: read-only, or revoked; nothing is marked failed for it."""
     url = consumer_url(trial.url)
-    trial.send_many([(f"o{i % 10}", ("plain", "exact")[i % 2], {"work": 0.01}) for i in range(90)])
+    trial.send_many(mixed(90, 10, work=0.01))
     consumer = trial.spawn(through=url).ready()
     until(lambda: len(trial.events()) > 10, "work is under way")
     consumer.pause()  # so that it has its sessions until they are ended
@@ -235,10 +236,7 @@ def forget_user(trial: Trial) -> None:
 def test_too_few_connections_are_waited_for(trial: Trial) -> None:
     """F24, rules I3, I6: handlers wait for a connection, the heartbeat has its own."""
     url = few_connections(trial, 6)
-    loads: list[Any] = [
-        (f"o{i % 20}", ("exact", "plain")[i % 2], {"work": 0.005}) for i in range(100)
-    ]
-    trial.send_many(loads)
+    trial.send_many(mixed(100, 20, work=0.005))
     trial.spawn(through=url, threads=8)
     try:
         verdict = finish(trial)

@@ -20,6 +20,7 @@ from sqlalchemy.engine import make_url
 from proof.crash import points
 from proof.crash.consumer import COUNTERS
 from proof.crash.fleet import Consumer, Trial, Verdict, finish, pid_of
+from proof.crash.scenarios import mixed
 from proof.history import Kind, Outcome
 from tests.support.waiting import until
 
@@ -96,10 +97,7 @@ def test_killed_at_a_point_is_recovered_and_loses_nothing(
 def test_kill_under_load_is_recovered_in_time(trial: Trial) -> None:
     """F1: killed at random moments, again and again, with messages in flight."""
     chance = random.Random()
-    messages: list[Any] = [
-        (f"o{i % 40}", ("plain", "exact")[i % 2], {"work": 0.01}) for i in range(150)
-    ]
-    numbers = trial.send_many(messages)
+    numbers = trial.send_many(mixed(150, 40, work=0.01))
     stays = trial.spawn().ready()
     for _ in range(ROUNDS):
         victim = trial.spawn().ready()
@@ -213,10 +211,7 @@ def test_frozen_beyond_its_lease_is_fenced_and_comes_back_as_another(
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_told_to_stop_under_load_leaves_nothing_behind(trial: Trial, number: int) -> None:
     """F8: running handlers end, everything else is given back, no try is counted."""
-    messages: list[Any] = [
-        (f"o{i % 30}", ("plain", "exact")[i % 2], {"work": 0.02}) for i in range(200)
-    ]
-    numbers = trial.send_many(messages)
+    numbers = trial.send_many(mixed(200, 30, work=0.02))
     for _ in range(3):
         consumer = trial.spawn(threads=4).ready()
         before = len(trial.events())
@@ -271,9 +266,7 @@ def test_poison_dies_after_three_starts_and_takes_nobody_along(trial: Trial, how
     """F25: it kills its process in every try; quarantine keeps it from killing others with it."""
     poison = trial.send("p", crash=how, crashes=99)
     behind = trial.send("p")
-    innocents = trial.send_many(
-        [(f"o{i % 12}", ("plain", "exact")[i % 2], {"work": 0.01}) for i in range(40)]
-    )
+    innocents = trial.send_many(mixed(40, 12, work=0.01))
     lives = 0
     consumer = trial.spawn(threads=4)
     pause = 0.05
@@ -298,9 +291,7 @@ def test_memory_that_runs_out_fails_the_try_and_the_process_goes_on(trial: Trial
     """F25: MemoryError, in the handler and for a moment in every other thread too."""
     hog = trial.send("p", hogs=99)
     cured = trial.send("q", hogs=1)
-    innocents = trial.send_many(
-        [(f"o{i % 12}", ("plain", "exact")[i % 2], {"work": 0.01}) for i in range(60)]
-    )
+    innocents = trial.send_many(mixed(60, 12, work=0.01))
     behind = [trial.send("p"), trial.send("q")]
     consumer = trial.spawn(threads=4, memory=768)  # of addresses: a thread takes 72 MiB
     until(lambda: not (trial.unfinished() and consumer.running), "an end", seconds=90, every=0.1)
@@ -400,8 +391,7 @@ def test_all_frozen_beyond_their_leases_go_on_without_a_storm(trial: Trial) -> N
 @pytest.mark.ahead(lease=60.0)
 def test_wall_clocks_of_consumers_do_not_matter(trial: Trial) -> None:
     """F19: a day ahead, a day behind, and right, side by side."""
-    loads: list[Any] = [(f"o{i % 15}", ("plain", "exact")[i % 2], {}) for i in range(60)]
-    numbers = trial.send_many([*loads, ("f", "plain", {"fails": 1})])
+    numbers = trial.send_many([*mixed(60, 15), ("f", "plain", {"fails": 1})])
     for wall in (86_400, -86_400, 0):
         trial.spawn(threads=2, wall=wall)
     verdict = finish(trial)
@@ -429,9 +419,7 @@ def test_clock_of_the_database_put_forward_costs_tries_and_breaks_nothing(trial:
     """F20: every lease is over at once. Who has not noticed yet may claim again what it lost; one
     of two has, since it recovers, so that nothing dies of it. One stands still, or both might renew
     their leases before anyone looks for those that are over."""
-    does = {"work": 0.05}
-    loads: list[Any] = [(f"o{i % 15}", ("plain", "exact")[i % 2], does) for i in range(300)]
-    numbers = trial.send_many(loads)
+    numbers = trial.send_many(mixed(300, 15, work=0.05))
     one, _ = (trial.spawn(threads=2).ready() for _ in range(2))
     until(lambda: len(trial.events()) > 30, "work is under way")
     freeze(trial, one)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from proof.crash.fleet import Consumer, Trial, assert_clean, assert_once, finish, pid_of
+from proof.crash.scenarios import mixed
 from proof.history import Kind
 from tests.support.waiting import until
 
@@ -22,10 +23,6 @@ ON_SERVERS = pytest.mark.parametrize("trial", ["postgresql", "mariadb"], indirec
 
 def proxied(**how: Any) -> pytest.MarkDecorator:
     return pytest.mark.ahead(proxied=True, **how)
-
-
-def messages(count: int, objects: int, *, work: float = 0.002) -> list[Any]:
-    return [(f"o{i % objects}", ("plain", "exact")[i % 2], {"work": work}) for i in range(count)]
 
 
 def warnings_of(consumer: Consumer) -> list[str]:
@@ -47,7 +44,7 @@ def test_cut_at_commit_is_answered_by_reading_and_never_guessed(trial: Trial) ->
     ]
     trial.spawn(threads=3).ready()
     while any(cut.done < CUTS_OF_EACH for cut in cuts):
-        trial.send_many(messages(40, 8))
+        trial.send_many(mixed(40, 8, work=0.002))
         until(lambda: trial.unfinished() < 40, "work goes on", every=0.05)
         assert len(trial.sent) < 4000, [cut for cut in cuts if cut.done < CUTS_OF_EACH]
     verdict = finish(trial)
@@ -107,7 +104,7 @@ def test_half_open_connections_cost_the_lease_and_are_cut(trial: Trial, topic: s
 def test_an_outage_is_one_line_and_its_end_another(trial: Trial) -> None:
     """The server is away for a while, messages are in flight: few log lines, no try counted."""
     assert trial.proxy is not None
-    trial.send_many(messages(60, 10, work=0.05))
+    trial.send_many(mixed(60, 10, work=0.05))
     worker = trial.spawn(threads=4).ready()
     until(lambda: len(trial.events()) > 20, "work is under way")
     trial.proxy.refuse()
@@ -129,7 +126,7 @@ def test_an_outage_is_one_line_and_its_end_another(trial: Trial) -> None:
 @proxied(lease=60.0)
 def test_drain_gives_up_a_database_that_stays_away_and_run_does_not(trial: Trial) -> None:
     assert trial.proxy is not None
-    trial.send_many(messages(2000, 10, work=0.02))
+    trial.send_many(mixed(2000, 10, work=0.02))
     drains = trial.spawn(drain=True, outage_limit=1.5).ready()
     until(lambda: drains.pid in trial.pids_seen(), "it is at work")
     runs = trial.spawn().ready()
@@ -150,7 +147,7 @@ def test_slow_line_is_slow_and_correct(trial: Trial) -> None:
     """F14: every packet takes its time."""
     assert trial.proxy is not None
     trial.proxy.delay_seconds = 0.05
-    trial.send_many(messages(60, 12))
+    trial.send_many(mixed(60, 12, work=0.002))
     trial.spawn(threads=4)
     trial.spawn(threads=4, through=trial.sends_with)
     assert_once(trial, finish(trial))

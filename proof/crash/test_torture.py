@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -18,7 +15,6 @@ from proof.crash.scenarios import SCENARIOS
 from proof.history import Kind
 from proof.judge import JOB_OVER, ON_DONE, SENT_BY
 from tests.plugin import NAMES, Database
-from tests.support.cutting import Cutter
 
 SECONDS = 5.0
 PROCESSES = 3
@@ -74,30 +70,3 @@ def test_fleet_that_comes_and_goes_loses_nothing_and_keeps_order(
         logs = [one.err.read_text() for one in run.trial.consumers]
     lost = [text for text in logs if "no longer claimed by us" in text]
     assert not lost, f"instances that live lost what they held: {lost[0][:500]}"
-
-
-class Life:
-    """A consumer, as far as faults look at it."""
-
-    running, told_to_stop, is_ready = True, False, False
-
-    def kill(self) -> None:
-        self.running = False
-
-
-def test_a_torture_spares_the_starts_and_the_last_one_that_is_ready() -> None:
-    engine = SimpleNamespace(dialect=SimpleNamespace(name="sqlite"))
-    trial: Any = SimpleNamespace(app=SimpleNamespace(engine=engine))
-    cutter = Cutter("sqlite://", 1.0, random.Random(1))
-    run = torture.Torture(trial, 3, random.Random(1), cutter)
-    lives: Any = [Life() for _ in range(3)]
-    run.lives = lives
-    assert not run._to_one(run._kill)  # it is tried again
-    assert not cutter.when()
-    lives[0].is_ready = lives[1].is_ready = True
-    assert cutter.when()
-    assert run._to_one(run._kill)
-    assert not run._to_one(run._kill)
-    assert [life.running for life in lives].count(True) == 2
-    assert lives[2].running
-    assert run.score.kills == 1

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from msgworker import App
-from tests.support.browsing import Browser, Page
+from tests.support.browsing import Browser, Page, dangerous
 from tests.support.ops import DONE, FAILED, NEW, put
-from tests.support.pages import PLAIN, dangerous, fill, looked, paths
+from tests.support.pages import PLAIN, fill, looked, paths
 from tests.support.web import one_loop
 
 ROWS = 20
@@ -76,7 +76,7 @@ def _look(app: App, browser: Browser, rows: list[tuple[str, str, Any]]) -> dict[
     browser.site.forget(steady=True)
     with one_loop(browser.client):
         pages = {path: looked(browser, path) for path in asked}
-    bad = {path: found for path, page in pages.items() if (found := dangerous(page))}
+    bad = {path: found for path, page in pages.items() if (found := dangerous(page.tree))}
     assert not bad
     return pages
 
@@ -87,7 +87,7 @@ def _any_values(app: App, count: int) -> None:
     usual: list[tuple[str, str, Any]] = [(PLAIN, "1", {"a": 1}), ("x" * 190, "dead", "x")]
     usual.append(("a//b", "1", "no path has this topic"))
     usual += [(f"{PLAIN} {n}", "-", n) for n in range(rows)]
-    known = {one for page in _look(app, browser, usual).values() for one in page.shape}
+    known = {one for page in _look(app, browser, usual).values() for one in page.tree.shape}
 
     @settings(
         max_examples=count // rows,
@@ -99,7 +99,7 @@ def _any_values(app: App, count: int) -> None:
     @given(st.lists(st.tuples(VALUES, QUERIES, PAYLOADS), min_size=rows, max_size=rows))
     def look(some: list[tuple[str, str, Any]]) -> None:
         pages = _look(app, browser, some)
-        odd = {path: set(page.shape) - known for path, page in pages.items()}
+        odd = {path: set(page.tree.shape) - known for path, page in pages.items()}
         assert not any(odd.values()), {path: found for path, found in odd.items() if found}
 
     look()

@@ -36,6 +36,13 @@ _DATA_TYPES = """CASE data_type WHEN 'varchar' THEN 'VARCHAR2' WHEN 'longtext' T
 _PRECISION = """CASE data_type WHEN 'bigint' THEN 19 WHEN 'decimal' THEN numeric_precision
  WHEN 'double' THEN 126 WHEN 'float' THEN 63 END"""
 _SCALE = "CASE WHEN data_type IN ('bigint', 'int', 'smallint') THEN 0 ELSE numeric_scale END"
+
+
+def _none(*columns: str) -> str:
+    """A view without rows."""
+    return f"SELECT {', '.join(f'NULL AS {one}' for one in columns)} FROM dual WHERE 1 = 0"
+
+
 _MARIADB = {
     "all_tables": (
         f"SELECT {_TABLE}, {_OWNER}, NULL AS tablespace_name, NULL AS iot_name, NULL AS duration,"
@@ -47,8 +54,8 @@ _MARIADB = {
         f"SELECT {_NAME} AS view_name, {_OWNER} {_FROM.format('tables', '{schema}')}"
         " AND table_type = 'VIEW'"
     ),
-    "all_mviews": "SELECT NULL AS mview_name, NULL AS owner FROM dual WHERE 1 = 0",
-    "all_sequences": "SELECT NULL AS sequence_name, NULL AS sequence_owner FROM dual WHERE 1 = 0",
+    "all_mviews": _none("mview_name", "owner"),
+    "all_sequences": _none("sequence_name", "sequence_owner"),
     "all_objects": (
         f"SELECT {_NAME} AS object_name, {_OWNER}, 'N' AS temporary,"
         " CASE table_type WHEN 'VIEW' THEN 'VIEW' ELSE 'TABLE' END AS object_type"
@@ -66,14 +73,9 @@ _MARIADB = {
         " CASE WHEN column_name LIKE 'sys\\_nc\\_%' ESCAPE '\\' THEN 'YES' ELSE 'NO' END"
         f" AS hidden_column {_FROM.format('columns', '{schema}')}"
     ),
-    "all_tab_comments": "SELECT NULL AS table_name, NULL AS owner, NULL AS comments,"
-    " NULL AS table_type FROM dual WHERE 1 = 0",
-    "all_mview_comments": "SELECT NULL AS mview_name, NULL AS owner, NULL AS comments"
-    " FROM dual WHERE 1 = 0",
-    "all_col_comments": (
-        "SELECT NULL AS table_name, NULL AS column_name, NULL AS owner, NULL AS comments"
-        " FROM dual WHERE 1 = 0"
-    ),
+    "all_tab_comments": _none("table_name", "owner", "comments", "table_type"),
+    "all_mview_comments": _none("mview_name", "owner", "comments"),
+    "all_col_comments": _none("table_name", "column_name", "owner", "comments"),
     "all_tab_identity_cols": (
         f"SELECT {_OWNER}, {_TABLE}, {_COLUMN} AS column_name,"
         " 'BY DEFAULT' AS generation_type, 'START WITH: 1, INCREMENT BY: 1' AS identity_options"
@@ -131,7 +133,7 @@ _MARIADB = {
     "user_indexes": (
         f"SELECT DISTINCT {_TABLE}, {_INDEX} AS index_name {_FROM.format('statistics', '{schema}')}"
     ),
-    "user_lobs": "SELECT NULL AS table_name, NULL AS segment_name FROM dual WHERE 1 = 0",
+    "user_lobs": _none("table_name", "segment_name"),
     "user_segments": (
         f"SELECT {_NAME} AS segment_name, data_length AS bytes"
         f" {_FROM.format('tables', '{schema}')}"

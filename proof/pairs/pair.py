@@ -8,40 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tests.servers import START_SECONDS, CannotHave
 from tests.support.proxy import Proxy
 
-
-class Member(Protocol):
-    """A server that is the primary or the standby of another one of its kind."""
-
-    port: int
-
-    @property
-    def url(self) -> str: ...
-    def prepare(self) -> None: ...
-    def start(self) -> None: ...
-    def follow(self, other: Self) -> None:
-        """Become a standby of the other, new and running."""
-
-    def promote(self) -> None:
-        """Become a primary, with all that was received."""
-
-    def take_writes(self) -> None:
-        """As a primary, once its standby is there."""
-
-    def take_writes_alone(self) -> None:
-        """As an old primary that comes back and was not told so."""
-
-    def crash(self) -> None:
-        """kill -9: it does not answer any more."""
-
-    def remove(self) -> None: ...
-
-
-M = TypeVar("M", bound=Member)
+M = TypeVar("M", bound=Any)
+"""A server that can `follow` another, new and running; `promote`, with all that was received;
+`take_writes`, once its standby is there, or `take_writes_alone`, as an old primary that comes back
+and was not told so; and `crash`."""
 
 
 class Pair(Generic[M]):

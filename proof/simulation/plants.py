@@ -128,7 +128,7 @@ def without(role: str, is_left_out: Callable[[Any], bool]) -> tuple[Any, str, An
 
 
 plant("guard index dropped", "guard", "I1", guard=False, begin=6)
-plant("claimed_by kept", "foreign", "I1 I5")(
+plant("claimed_by kept", "foreign", "I1 I5", begin=395)(
     *without("claimed_by", lambda value: isinstance(value, sa.sql.elements.Null))
 )
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,22 +17,8 @@ from msgworker.instance.liveness import housekeeper
 from msgworker.store import history
 from msgworker.store.history import Counts, Minute
 from msgworker.table.build import HISTORY, RAN_COUNTS, WAITED_COUNTS
+from tests.engines import statements
 from tests.support.rounds import beat
-
-
-@contextmanager
-def statements(engine: sa.Engine) -> Iterator[list[str]]:
-    """The statements that are sent within the block."""
-    sent: list[str] = []
-
-    def note(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
-        sent.append(statement)
-
-    sa.event.listen(engine, "before_cursor_execute", note)
-    try:
-        yield sent
-    finally:
-        sa.event.remove(engine, "before_cursor_execute", note)
 
 
 def send(app: App, topic: str, count: int) -> None:

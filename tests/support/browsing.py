@@ -31,9 +31,18 @@ class Element:
             if isinstance(part, Element):
                 yield from part.walk()
 
+    def texts(self) -> Iterator[str]:
+        for part in self.parts:
+            yield from [part] if isinstance(part, str) else part.texts()
+
     @property
     def text(self) -> str:
-        return "".join(p if isinstance(p, str) else p.text for p in self.parts)
+        return "".join(self.texts())
+
+    @property
+    def shape(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Each element with the names of its attributes: what texts must not change."""
+        return [(one.tag, tuple(sorted(one.attrs))) for one in self.walk()]
 
     def all(self, tag: str, **attrs: str) -> list[Element]:
         return [
@@ -74,6 +83,24 @@ def parsed(text: str) -> Element:
     return parser.root
 
 
+URLS = ("href", "src", "action", "formaction", "hx-get", "hx-post", "data-events")
+
+
+def dangerous(tree: Element) -> list[str]:
+    """What a hostile text could have done: scripts and styles inline, handlers of events, URLs that
+    lead away."""
+    found = []
+    for one in tree.walk():
+        for name, value in one.attrs.items():
+            away = name in URLS and not str(value).startswith(("/", "#"))
+            if away or name.startswith("on") or name == "style":
+                found.append(f"<{one.tag} {name}={value!r}>")
+        inline = one.tag == "style" or (one.tag == "script" and "src" not in one.attrs)
+        if inline or (one.tag in ("script", "iframe", "object", "base") and one.text):
+            found.append(f"<{one.tag}>{one.text}")
+    return found
+
+
 @dataclass
 class Page:
     """An answer, as a tree if it is HTML."""
@@ -98,11 +125,6 @@ class Page:
     @property
     def links(self) -> list[str]:
         return [one.attrs["href"] or "" for one in self.tree.all("a") if "href" in one.attrs]
-
-    @property
-    def shape(self) -> list[tuple[str, tuple[str, ...]]]:
-        """Each element with the names of its attributes."""
-        return [(one.tag, tuple(sorted(one.attrs))) for one in self.tree.walk()]
 
     def link(self, text: str) -> str:
         """Where the link leads whose text begins with this."""

@@ -84,18 +84,3 @@ def paths(text: str, ids: list[int]) -> list[str]:
 def looked(browser: Browser, path: str) -> Page:
     """A page, whatever its status is: anything but an error of the dashboard."""
     return browser.get(path, 200, 400, 404, 503)
-
-
-def dangerous(page: Page) -> list[str]:
-    found = []
-    for one in page.tree.walk():
-        for name, value in one.attrs.items():
-            if name.startswith("on") or name == "style":
-                found.append(f"<{one.tag} {name}>")
-            if name in ("href", "src", "action", "hx-get") and not str(value).startswith(
-                ("/", "#")
-            ):
-                found.append(f"<{one.tag} {name}={value}>")
-        if one.tag in ("script", "style", "iframe", "object", "base") and one.text:
-            found.append(f"<{one.tag}>{one.text}")
-    return found

@@ -5,20 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from html.parser import HTMLParser
 from typing import Any
 
-import sqlalchemy as sa
 from anyio.from_thread import start_blocking_portal
 from starlette.testclient import TestClient
 
 from msgworker import App
 from msgworker.web.application import Dashboard
+from tests.support.browsing import URLS, dangerous, parsed
 
 HERE = "http://127.0.0.1:8080"
 SESSION = "msgworker_session_8080"
 TOKEN = "a-token-of-the-tests-1234"
-VOID = {"meta", "link", "input", "br", "hr", "img", "rect", "line", "circle", "polyline"}
 
 
 class Browser(TestClient):
@@ -76,69 +74,14 @@ def dashboard_with(app: App, *lines: str, **options: Any) -> Dashboard:
     return application.dashboard(app, auth=access.Tokens(tuple(entries)), **options)
 
 
-URLS = ("href", "src", "action", "formaction", "hx-get", "hx-post", "data-events")
-
-
-def _leads_away(url: str) -> bool:
-    return ":" in url.split("/")[0].split("?")[0] or url.startswith("//")
-
-
-class Page(HTMLParser):
-    """A page as a browser parses it: elements in their order, with their attributes, and texts.
-
-    faults: what a hostile text could have done: scripts and styles inline, handlers of events, URLs
-    of a scheme, elements that do not match.
-    """
+class Page:
+    """A page by its text: elements in their order, with their attributes; faults: see dangerous."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: list[str] = []
-        self.faults: list[str] = []
-        self._open: list[str] = []
-        self.feed(text)
-        self.close()
-        self.faults += [f"<{tag}> is not closed" for tag in self._open]
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        self.elements.append((tag, given))
-        for name, value in attrs:
-            if name.startswith("on") or name == "style":
-                self.faults.append(f"<{tag} {name}={value!r}>")
-            if name in URLS and _leads_away(value or ""):
-                self.faults.append(f"<{tag} {name}={value!r}>")
-        if tag == "style" or (tag == "script" and "src" not in given):
-            self.faults.append(f"<{tag}> inline")
-        if tag not in VOID:
-            self._open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        if tag not in VOID:
-            self.handle_endtag(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        optional = ("p", "li", "tr", "td", "th", "dt", "dd", "option")
-        while self._open and self._open[-1] != tag and self._open[-1] in optional:
-            self._open.pop()
-        if self._open and self._open[-1] == tag:
-            self._open.pop()
-        elif tag not in VOID:
-            self.faults.append(f"</{tag}> closes nothing")
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append(data)
-
-    @property
-    def shape(self) -> list[tuple[str, tuple[str, ...]]]:
-        """Elements with the names of their attributes: what texts must not change."""
-        return [(tag, tuple(sorted(attrs))) for tag, attrs in self.elements]
-
-    @property
-    def text(self) -> str:
-        """All texts, with single spaces."""
-        return " ".join(" ".join(self.texts).split())
+        tree = parsed(text)
+        self.elements = [(one.tag, one.attrs) for one in tree.walk()]
+        self.text = " ".join(" ".join(tree.texts()).split())
+        self.shape, self.faults = tree.shape, dangerous(tree)
 
     def links(self) -> list[str]:
         """All URLs in the page but those of a place in it; those of forms too."""
@@ -160,18 +103,3 @@ XSS = (
     "\x00\x1b[31m\r\nSet-Cookie: a=b",
 )
 """Texts that try to become markup, a script, a template or a header."""
-
-
-@contextmanager
-def statements(app: App) -> Iterator[list[str]]:
-    """The statements that are sent within."""
-    sent: list[str] = []
-
-    def note(*args: Any) -> None:
-        sent.append(args[2])
-
-    sa.event.listen(app.engine, "before_cursor_execute", note)
-    try:
-        yield sent
-    finally:
-        sa.event.remove(app.engine, "before_cursor_execute", note)

@@ -10,10 +10,10 @@ import sqlalchemy as sa
 
 from msgworker import App
 from msgworker.message import State
-from tests.support.browsing import Browser
+from tests.support.browsing import Browser, dangerous
 from tests.support.leases import dead_holds
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, many_dead, put
-from tests.support.pages import PLAIN, dangerous, fill, looked, paths
+from tests.support.pages import PLAIN, fill, looked, paths
 from tests.support.rows import Table
 from tests.support.waiting import until
 from tests.support.web import browse, one_loop
@@ -35,7 +35,7 @@ def test_every_page_of_a_full_table_is_shown_on_each_database(app: App, visit: A
         for path in paths(PLAIN, ids):
             page = looked(browser, path)
             assert page.status != 503, f"{path}: {page.main}"
-            assert not dangerous(page), path
+            assert not dangerous(page.tree), path
 
 
 def test_what_forms_change_is_changed_on_each_database(app: App, visit: Any) -> None:

@@ -17,10 +17,11 @@ from msgworker.ops.results import ADVICE, Why
 from msgworker.queries.failures import READ
 from msgworker.web.pages.changing import HELP
 from msgworker.web.pages.messages import cell, csv_of
-from tests.support.browsing import Browser
+from tests.engines import statements
+from tests.support.browsing import Browser, dangerous
 from tests.support.ops import FAILED, NEW, many_dead, put
-from tests.support.pages import PLAIN, dangerous, fill, looked, paths
-from tests.support.web import one_loop, statements
+from tests.support.pages import PLAIN, fill, looked, paths
+from tests.support.web import one_loop
 
 XSS = [
     "\"'><script>x</script><b onclick=x>",
@@ -50,8 +51,8 @@ def test_no_text_becomes_an_element_or_an_attribute(
         ids, browser = fill(app, text), Browser(app)
         with one_loop(browser.client):
             pages = [looked(browser, path) for path in paths(text, ids)]
-        assert not [bad for page in pages for bad in dangerous(page)]
-        shapes.append({one for page in pages for one in page.shape})
+        assert not [bad for page in pages for bad in dangerous(page.tree)]
+        shapes.append({one for page in pages for one in page.tree.shape})
         browser.close()
     assert shapes[1] <= shapes[0]
 
@@ -97,7 +98,7 @@ def test_no_page_sends_more_than_a_bounded_number_of_statements(
     ids = fill(sqlite_app, PLAIN)
     put(sqlite_app, *[(f"o{n}", FAILED) for n in range(150)], *[("deep", NEW)] * 150)
     for path in paths(PLAIN, ids):
-        with statements(sqlite_app) as sent:
+        with statements(sqlite_app.engine) as sent:
             looked(ann, path)
         most = MOST_OF_DOCTOR if path == "/system" else MOST_STATEMENTS
         assert len(sent) <= most, f"{path}: {len(sent)}"

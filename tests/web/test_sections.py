@@ -11,7 +11,8 @@ from msgworker import App
 from msgworker.web import site
 from msgworker.web.access import Role, Viewer
 from msgworker.web.site import Site
-from tests.support.web import Browser, statements
+from tests.engines import statements
+from tests.support.web import Browser
 
 LIVE = ["/", "/messages", "/topics", "/lanes", "/failures", "/instances"]
 SCRIPT = {"hx-request": "true"}
@@ -39,7 +40,7 @@ def test_a_live_section_is_read_and_made_once_for_all_viewers(
     full_app: App, made: list[str], path: str
 ) -> None:
     dashboard = full_app.web()
-    with Browser(dashboard) as client, statements(full_app) as sent:
+    with Browser(dashboard) as client, statements(full_app.engine) as sent:
         first = client.get(path, headers=SCRIPT).text
         of_one = len(sent)
         assert of_one > 0
