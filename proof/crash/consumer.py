@@ -85,6 +85,7 @@ LATER_SECONDS = 0.05
 COUNTING_SECONDS = 0.01
 FAN_SECONDS = 3.0
 HANG_SECONDS = 4.0
+LIFE_SECONDS = 3.0  # of one that comes and goes, at most
 HOG_BYTES = 1 << 20
 
 
@@ -111,7 +112,7 @@ def make_app(options: argparse.Namespace, number: int) -> App:
         options.url,
         table=table_of(tries=options.tries, shared=bool(options.scope)),
         lease_seconds=options.lease,
-        poll_seconds=options.poll,
+        poll_seconds=0.2,
         label=options.label or f"w{number}",
     )
     chance = random.Random(f"{options.seed}-{number}")
@@ -282,10 +283,10 @@ def come_and_go(app: App, options: argparse.Namespace, number: int, stop: thread
     worker = app.worker(threads=options.threads)
     while not stop.is_set():
         worker.start()
-        stop.wait(chance.uniform(0.3, 1.0) * options.life)
+        stop.wait(chance.uniform(0.3, 1.0) * LIFE_SECONDS)
         if not worker.stop(grace=60):
             logging.getLogger("consumer").error("a stop took longer than its grace time")
-        stop.wait(chance.uniform(0.0, 0.3) * options.life)
+        stop.wait(chance.uniform(0.0, 0.3) * LIFE_SECONDS)
 
 
 def several(options: argparse.Namespace) -> None:
@@ -342,7 +343,6 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("url")
     parser.add_argument("--history", required=True)
     parser.add_argument("--lease", type=float, default=30.0)
-    parser.add_argument("--poll", type=float, default=0.2)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--grace", type=float, default=30.0)
     parser.add_argument("--seed", default="0")
@@ -361,7 +361,6 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--shards", type=int, default=16, help="of the scope partitions")
     parser.add_argument("--locks", default="database", help="where the scope's locks are")
     parser.add_argument("--workers", type=int, default=0, help="instances that come and go")
-    parser.add_argument("--life", type=float, default=3.0, help="seconds that one lives at most")
     return parser.parse_args(arguments)
 
 

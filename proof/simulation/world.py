@@ -195,17 +195,8 @@ class World:
         """One step that reads."""
         return fn(self.conn)
 
-    def commit(
-        self,
-        act: Act,
-        who: str,
-        fn: Callable[[sa.Connection], T],
-        read_at: Mapping[int, float] | None = None,
-    ) -> T:
-        """One step that writes: a transaction, and what it changed.
-
-        read_at: of messages that may be flagged, when their run was read.
-        """
+    def commit(self, act: Act, who: str, fn: Callable[[sa.Connection], T]) -> T:
+        """One step that writes: a transaction, and what it changed."""
         self.raw.execute("BEGIN")
         try:
             value = fn(self.conn)
@@ -213,7 +204,7 @@ class World:
             self.raw.execute("ROLLBACK")
             raise
         self.raw.execute("COMMIT")
-        self.observe(act, who, read_at or {})
+        self.observe(act, who, {})
         return value
 
     def running(self) -> bool:
@@ -250,7 +241,8 @@ class World:
         return self.t.has("claimed_by")
 
     def observe(self, act: Act, who: str, read_at: Mapping[int, float]) -> None:
-        """Compare the table with what it was before this act was committed."""
+        """Compare the table with what it was before this act was committed. read_at: of messages
+        that may be flagged, when their run was read."""
         if act is Act.LEASE:
             self._observe_leases()
         found = self.raw.execute(
