@@ -177,8 +177,12 @@ def test_pages_say_what_their_program_found_where_it_was_started(
     file.unlink()
     given = {"MSGWORKER_URL": "sqlite:///crm.db", "MSGWORKER_TABLE": "msgworker_message"}
     assert crm("web", "--port", "0", env=given).exit_code == 0
+    own = '[tool.msgworker]\nurl = "sqlite:///crm.db"\n[tool.msgworker.where]\ntenant = [7, 8]\n'
+    (folder / "pyproject.toml").write_text(own)
+    assert crm("web", "--port", "0").exit_code == 0
     assert told == [
         f"msgworker show --config {file} 5",
         "msgworker show crm:app 5",
         "msgworker show --url sqlite:///crm.db --table msgworker_message 5",
+        """msgworker show --url sqlite:///crm.db --where '{"tenant": [7, 8]}' 5""",
     ]
