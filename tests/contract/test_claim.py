@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from msgworker import App
+from msgworker import App, MessageTable
 from msgworker.events import Claimed, Event, Events
 from msgworker.instance.claiming import capacity, search
 from msgworker.instance.claiming.capacity import TICK_SECONDS
@@ -184,6 +184,16 @@ def test_an_instance_whose_claims_are_lost_counts_the_others_at_once(one, app, m
     finally:
         one.housekeeper.ask_to_end()
         one.housekeeper.join()
+
+
+def test_instances_of_other_message_tables_are_no_peers(one, app, make_app):
+    other = make_app(table=MessageTable("other_message"))
+    other.create_schema()
+    for of, slots in ((other, 1), (app, 2)):
+        with of.engine.begin() as conn:
+            lease.register(conn, of.tables, f"of {of.table.name}", ttl=3600.0)
+        beat(one)
+        assert one.shared.peers.slots == slots
 
 
 class Held:

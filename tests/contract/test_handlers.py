@@ -63,8 +63,9 @@ def test_an_empty_topic_is_a_topic_of_its_own(app, table):
 
 
 def test_drain_without_any_handler_is_an_error(app):
-    with pytest.raises(MsgworkerError, match="no handler"):
-        app.drain()
+    for _ in range(2):  # one that was refused is no drain that runs
+        with pytest.raises(MsgworkerError, match="no handler"):
+            app.drain()
 
 
 def test_a_topic_without_handler_is_told_once_an_hour_and_a_new_one_at_once(one, app, caplog):

@@ -11,7 +11,9 @@ import sqlalchemy as sa
 from msgworker import App, Message, MessageTable
 from msgworker.instance.running import call, pool
 from msgworker.instance.running.call import PayloadBudget
+from msgworker.message import Outcome
 from msgworker.store.rows import READ_AHEAD
+from tests.support.rounds import fetch, trust_until
 from tests.support.rows import Table, edit, send
 from tests.support.waiting import in_thread, until
 
@@ -52,6 +54,22 @@ def test_what_is_sent_with_an_outcome_has_a_long_payload_too(app):
     send(app, "a", payload=LONG)
     assert app.drain(linger=0).done == 2
     assert told == [LONG]
+
+
+def test_no_handler_starts_where_trust_ended_while_its_payload_was_read(one, app, ran, monkeypatch):
+    read = call.with_payload
+
+    def slowly(*given: Any) -> Any:
+        found = read(*given)
+        trust_until(one.shared.identity, 0.0)
+        return found
+
+    monkeypatch.setattr(call, "with_payload", slowly)
+    send(app, "a", payload=LONG)
+    fetch(one)
+    lane = one.lanes.next()
+    one.caller.handle(lane)
+    assert (lane.result.outcome, ran) == (Outcome.RELEASED, [])
 
 
 def test_handlers_hold_no_more_long_payloads_than_the_budget(app_with):

@@ -17,11 +17,12 @@ from msgworker.db.errors import trouble
 from msgworker.instance.claiming import capacity
 from msgworker.instance.instance import Instance as InstanceOf
 from msgworker.instance.liveness import requests
+from msgworker.instance.state import Controls
 from msgworker.queries.explain import Reason
 from msgworker.store import controls
 from tests.support.leases import beat_now
 from tests.support.ops import DONE, NEW
-from tests.support.rounds import by_hand
+from tests.support.rounds import by_hand, fetch
 from tests.support.rows import Table, edit, send
 from tests.support.waiting import until
 from tests.support.watching import Watch
@@ -83,6 +84,21 @@ def test_instances_honour_a_pause_within_a_heartbeat(app_with):
         app.ops.resume("t")
         until(lambda: beat_now(worker) or not worker.paused, "heard of that, too")
         until(lambda: table.statuses.count(DONE) == 30, "they go on")
+
+
+def test_what_is_paused_meanwhile_does_not_follow_another_in_the_loop(app):
+    async def handle(msg: Message) -> None:
+        pass
+
+    app.add_handler("t", handle)
+    send(app, "a")
+    with by_hand(app) as one:
+        fetch(one)
+        one.shared.controls = Controls(frozenset({"t"}))
+        assert one.handlers.next_for_loop() is None
+        (lane,) = one.lanes.ready
+        one.shared.controls = Controls()
+        assert one.handlers.next_for_loop() is lane
 
 
 def test_pause_refuses_what_is_no_topic(sqlite, subtests):
