@@ -154,6 +154,8 @@ class Torture:
 
     def _run(self, seconds: float) -> Verdict:
         self.lives = [self._spawn() for _ in range(self.processes)]
+        if self.scenario.chained:  # its on_dead is left to who recovers it
+            self.trial.send(None, CHAIN, crash=points.IN_HANDLER, crashes=99)
         producers = [
             threading.Thread(target=self._produce, args=(i,))
             for i in range(self.scenario.producers)
@@ -340,8 +342,6 @@ class Torture:
         """Messages as fast as they are done, about; some commit late, some kill their process."""
         chance = random.Random(f"{self.chance.random()}-{number}")
         scenario = self.scenario
-        if number == 0 and scenario.chained:  # its on_dead is left to who recovers it
-            self.trial.send(None, CHAIN, crash=points.IN_HANDLER, crashes=99)
         while not self.over.wait(0.1):
             try:
                 if self.trial.unfinished() > scenario.most:
