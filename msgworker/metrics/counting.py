@@ -65,6 +65,9 @@ RECOVERED = Metric(
 )
 OUTAGES = Metric("msgworker_database_outages_total", "counter", "Outages of the database")
 AWAY = Metric("msgworker_database_away", "gauge", "Instances that cannot reach the database now")
+LOCKS_AWAY = Metric(
+    "msgworker_locks_away", "gauge", "Instances that claim nothing until they reach their locks"
+)
 ALONE = Metric(
     "msgworker_batches_alone_total", "counter", "Batches that were rolled back and ran one by one"
 )
@@ -189,7 +192,8 @@ class Subscribes(Protocol):
 class Known(NamedTuple):
     """What a process knows of itself at this moment. topics: those with a handler. schedules: their
     names. in_flight, running: claimed messages and running handlers of its instances. threads:
-    their handler threads. away: how many of them cannot reach the database. margin: see MARGIN."""
+    their handler threads. away, locks_away: how many of them cannot reach the database, or claim
+    nothing until they reach the locks of their scope. margin: see MARGIN."""
 
     topics: Collection[str] = ()
     schedules: Collection[str] = ()
@@ -198,14 +202,15 @@ class Known(NamedTuple):
     instances: int = 0
     threads: int = 0
     away: int = 0
+    locks_away: int = 0
     margin: float | None = None
 
 
 def known_of(app: App) -> Known:
     """Of the instances of an App in this process."""
     names = [one.name for one in app.schedules]
-    instances, threads, away, margin = app._gauges()
-    return Known(app.topics or (), names, *app.load, instances, threads, away, margin)
+    instances, threads, away, locks, margin = app._gauges()
+    return Known(app.topics or (), names, *app.load, instances, threads, away, locks, margin)
 
 
 class Counting:
@@ -254,6 +259,7 @@ class Counting:
         found[INSTANCES.name, ()] = known.instances
         found[THREADS.name, ()] = known.threads
         found[AWAY.name, ()] = known.away
+        found[LOCKS_AWAY.name, ()] = known.locks_away
         found[IN_FLIGHT.name, ()] = known.in_flight
         found[RUNNING.name, ()] = known.running
         if known.margin is not None:

@@ -108,7 +108,9 @@ def test_a_scrape_tells_what_was_done(sqlite_app):
 
 def told_of_all() -> Snapshot:
     stream = events.Events()
-    known = Known((), (), in_flight=7, running=3, instances=1, threads=4, away=1, margin=6.5)
+    known = Known(
+        (), (), in_flight=7, running=3, instances=1, threads=4, away=1, locks_away=2, margin=6.5
+    )
     counting = Counting(stream, lambda: known)
     me, one = "i", row()
     for event in (
@@ -155,6 +157,7 @@ TOLD = {
     ("msgworker_recovered_messages_total", ()): 5,
     ("msgworker_database_outages_total", ()): 1,
     ("msgworker_database_away", ()): 1,
+    ("msgworker_locks_away", ()): 2,
     ("msgworker_batches_alone_total", ()): 1,
     ("msgworker_schedule_ticks_total", ("nightly",)): 2,
     ("msgworker_schedule_skipped_total", ("nightly",)): 3,
@@ -179,7 +182,7 @@ def test_each_event_has_its_number():
 def gauges(counting: Counting) -> dict[str, Any]:
     """Those of instances."""
     found = counting.snapshot()
-    names = ("instances", "handler_threads", "database_away", "lease_margin_seconds")
+    names = ("instances", "handler_threads", "database_away", "locks_away", "lease_margin_seconds")
     return {name: found.get((f"msgworker_{name}", ())) for name in names}
 
 
@@ -187,7 +190,7 @@ def test_gauges_are_of_the_instances_that_run_whenever_counting_began(sqlite_app
     app = sqlite_app
     app.add_handler("t", lambda msg: None)
     before = Counting(app, partial(known_of, app))
-    none = {"instances": 0, "handler_threads": 0, "database_away": 0, "lease_margin_seconds": None}
+    none: dict[str, Any] = dict.fromkeys(gauges(before), 0) | {"lease_margin_seconds": None}
     assert gauges(before) == none
     with app.worker(threads=2) as worker:
         worker.start()

@@ -15,6 +15,7 @@ from msgworker import MessageTable
 from msgworker.coordination import Lease, Partitions, RedisLocks, Segments, round_robin
 from msgworker.coordination.partitions import columns, spans
 from msgworker.errors import ConfigError, LocksUnavailable
+from msgworker.metrics.counting import known_of
 from tests.support.rounds import standing
 from tests.support.rows import Table, send
 from tests.support.waiting import until
@@ -393,7 +394,7 @@ def test_a_shard_is_kept_while_a_handler_of_a_lost_id_still_runs(app, locks):
         worker.stop()
 
 
-@pytest.mark.parametrize(
+without_locks = pytest.mark.parametrize(
     "scope",
     [
         lambda: Partitions(RedisLocks.from_url("redis://127.0.0.1:1/0"), shards=4),
@@ -401,12 +402,24 @@ def test_a_shard_is_kept_while_a_handler_of_a_lost_id_still_runs(app, locks):
     ],
     ids=["partitions", "segments"],
 )
+
+
+@without_locks
 def test_a_drain_without_its_locks_ends_when_an_outage_of_the_database_would_end_it(app, scope):
     app.add_handler("t", lambda msg: None)
     send(app, "a")
     with pytest.raises(LocksUnavailable, match=r"could not be reached for 0\.2 s"):
         app.drain(threads=1, linger=0, outage_limit=0.2, scope=scope())
     assert Table(app).statuses == [0]
+
+
+@without_locks
+def test_an_instance_that_waits_for_its_locks_is_a_metric(app, scope):
+    app.add_handler("t", lambda msg: None)
+    with app.worker(threads=1, scope=scope()) as worker:
+        worker.start()
+        until(lambda: known_of(app).locks_away == 1, "it has asked for them")
+    assert known_of(app).locks_away == 0
 
 
 def test_a_scope_with_more_shards_than_the_table_says_so(make_app, locks, caplog):
