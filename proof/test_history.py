@@ -169,6 +169,8 @@ recoverer killed as well: insert 1 2; k begin 1; kill k; wait 30; kill l; wait 4
     a finish 1; a run 2 => 1 2/1, 2 done | {"ttl": 30}
 cut short after a kill: insert 1 2; k begin 1; kill k; wait 5; insert 3 => 1 1/0/k, 2 new, 3 new |
     {"ttl": 30, "finished": False}
+claimed again in an outage without an answer: insert 1; a run 1 failed; wait 9; lose a; b recover 1
+    from a; b run 1 => 1 2/2 | {"outages": [(6, 12)]}
 recovered after an outage: insert 1; k begin 1; kill k; wait 80; a recover 1 from k; a run 1 => 1
     2/1 | {"ttl": 30, "outages": [(2, 10), (20, 45)]}
 outages that overlap and one after the deadline that they move: insert 1; k begin 1; kill k; wait
@@ -297,6 +299,8 @@ i5 zombie fails what was recovered: insert 1; z begin 1; lose z; a recover 1 fro
     failed; a run 1 => 1 2/2
 i5 recovery overwrites a settle: insert 1; z begin 1; lose z; z finish 1 failed; a recover 1 from z;
     a run 1 => 1 2/2
+i5 recovery overwrites a settle after an outage: insert 1; wait 5; a run 1 failed; lose a; b recover
+    1 from a; b run 1 => 1 2/2 | {"outages": [(2, 5)]}
 i5 settled twice: insert 1; a run 1; a settle 1 => 1 done
 i5 settled without a claim: insert 1 2; a run 1; a begin 2; b settle 2 released; a finish 2 => 1
     done, 2 done
