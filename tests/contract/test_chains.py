@@ -699,6 +699,7 @@ def test_what_a_plain_batch_sends_names_a_message_of_it(app):
     assert sent(app) == []
 
 
+@pytest.mark.quick("postgresql")
 def test_a_plain_batch_sends_nothing_for_a_message_it_has_lost(app, table):
     def handle(msgs: Any, ctx: Any) -> None:
         for msg in msgs:

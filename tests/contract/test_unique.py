@@ -198,18 +198,20 @@ def test_replace_keeps_the_key_if_the_new_message_or_the_old_one_does(app):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"delay": 3600}, {"at": datetime(2099, 1, 1, tzinfo=UTC), "priority": 3}]
+    "options",
+    [{}, {"delay": 0.5}, {"delay": 3600}, {"at": datetime(2099, 1, 1, tzinfo=UTC), "priority": 3}],
 )
 def test_replace_takes_the_place_of_a_message_that_was_edited(app, table, options):
     first = send(app, payload=1, topic="old")
     assert app.ops.edit(first, topic="t", reason="r") == 1
     assert table.one("status", "error_try_times") == (-1, 0)
+    began = datetime.now(UTC)
     assert send(app, payload=2, on_duplicate="replace", **options) == first
     assert table.rows("status", "error_try_times", "payload", "unique_key") == [(-1, 0, "2", "k")]
     assert table.column("priority") == [options.get("priority", 0)]
-    waits = app.ops.show(first).available_at - datetime.now(UTC)  # for a claim under way
-    assert timedelta(seconds=0) < waits
-    assert (waits > timedelta(seconds=3)) == bool(options)
+    waits = app.ops.show(first).available_at - began  # for a claim under way
+    assert waits > timedelta(seconds=1.5)
+    assert (waits > timedelta(minutes=5)) == (options not in ({}, {"delay": 0.5}))
     edit(app, first, available_at=None)
     assert payloads(app) == [2]
 
