@@ -91,8 +91,8 @@ python-3.14: ... with the newest Python
     nox -s python-3.14 -- --junitxml={report}
 """
 """Name, what it proves; what Python's -m is given."""
-LIMIT = "90m"
-"""A part that does not end is stopped; each test has its own limit."""
+LIMIT, TORTURE_LIMIT = "90m", "10m"
+"""A part that does not end is stopped. Each test of pytest has a limit of its own."""
 
 
 class Part(NamedTuple):
@@ -102,7 +102,8 @@ class Part(NamedTuple):
 
     def command(self, report: Path, seed: int) -> list[str]:
         words = re.sub(r"^(VARIANT=\S+|PYTEST)", PYTEST, self.program).replace("TORTURE", TORTURE)
-        limit = ["timeout", "--foreground", "-s", "INT", "-k", "60", LIMIT]
+        most = TORTURE_LIMIT if "TORTURE" in self.program else LIMIT
+        limit = ["timeout", "--foreground", "-s", "INT", "-k", "60", most]
         return [*limit, sys.executable, "-m", *shlex.split(words.format(report=report, seed=seed))]
 
     @property

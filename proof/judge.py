@@ -346,8 +346,8 @@ def _file_settle(_: _Book, story: _Story, mark: _Mark) -> None:
 
 
 def _file_recovery(book: _Book, story: _Story, mark: _Mark) -> None:
-    """To the try it ended; a holder may have claimed again without a record of it if it was killed,
-    or if the database was away: it may have committed the claim and not said so."""
+    """To the try it ended; a killed holder may have claimed again without a record of it, and so
+    may one that lost its lease in an outage: the claim was committed, and the answer lost."""
     dead = mark.event.detail
     if dead is None or dead == "foreign":
         return _file_foreign_done(book, story, mark)
@@ -361,12 +361,11 @@ def _file_recovery(book: _Book, story: _Story, mark: _Mark) -> None:
         return t.written.early < mark.late  # a zombie may write down late what it did before
 
     def unrecorded_since(t: _Try) -> bool:
-        if dead in book.killed or not t.written:
+        if dead in book.killed or not t.written or dead not in book.lost:
             return dead in book.killed
         since, at = t.written.event.at, mark.event.at
-        return t.written.late < mark.early and any(
-            away <= at and since <= back for away, back in book.outages
-        )
+        before = t.written.late < mark.early and t.written.early < book.lost[dead].late
+        return before and any(away <= at and since <= back for away, back in book.outages)
 
     # One whose record came later may be meant, but only if the one known by then was over.
     known = next((t for t in tries if t.claim and t.claim.late <= mark.late), None)

@@ -301,6 +301,10 @@ i5 recovery overwrites a settle: insert 1; z begin 1; lose z; z finish 1 failed;
     a run 1 => 1 2/2
 i5 recovery overwrites a settle after an outage: insert 1; wait 5; a run 1 failed; lose a; b recover
     1 from a; b run 1 => 1 2/2 | {"outages": [(2, 5)]}
+i5 recovery of a living holder overwrites a settle: insert 1; a run 1 failed; wait 9; b recover 1
+    from a; b run 1 => 1 2/2 | {"outages": [(6, 12)]}
+i5 zombie settles before a recovery: insert 1; a begin 1; lose a; a finish 1 failed; wait 9; b
+    recover 1 from a; b run 1 => 1 2/2 | {"outages": [(6, 12)]}
 i5 settled twice: insert 1; a run 1; a settle 1 => 1 done
 i5 settled without a claim: insert 1 2; a run 1; a begin 2; b settle 2 released; a finish 2 => 1
     done, 2 done

@@ -99,7 +99,9 @@ def spread(items: list[pytest.Item]) -> None:
     their file take (SECONDS): three of four have run after a quarter of the time, so that what is
     broken shows early. Of files alike no test is beside another of its own."""
     if "PYTEST_XDIST_WORKER" in os.environ:
-        seconds = {file: float(taken) for taken, file in map(str.split, SECONDS.open())}
+        seconds = {
+            file: float(taken) for taken, file in map(str.split, SECONDS.read_text().splitlines())
+        }
         for file, taken in seconds.items():
             if taken >= VERY_SLOW:
                 seconds[file] = SLOW

@@ -381,5 +381,5 @@ def total(reports: list[dict[str, Any]], seconds: float) -> Report:
         database_lost=any(r["database_lost"] for r in reports),
         stopped=any(r["stopped"] for r in reports),
         undone=sum(r["undone"] for r in reports),
-        refused=max((r["refused"] for r in reports), default=0),  # each finds the same ones
+        refused=max((r["refused"] for r in reports), default=0),  # each finds those of its slice
     )

@@ -61,12 +61,12 @@ class Rolling:
             self.lives = [self.spawn() for _ in range(3)]
             self.rest()
             self.trial.pauses(STAGE_SECONDS)
-            with self._change(4):
+            with self._change():
                 self.lives.append(self.spawn().ready())
-            for members in (3, 2):
-                with self._change(members):
+            for _ in range(2):
+                with self._change():
                     assert self.lives.pop(0).stop() == 0
-            with self._change(1):
+            with self._change():
                 self.lives.pop(0).kill()
         finally:
             self.over.set()
@@ -83,12 +83,13 @@ class Rolling:
         return self.trial.spawn(scope="partitions", shards=SHARDS, **facts)
 
     @contextmanager
-    def _change(self, members: int) -> Iterator[None]:
+    def _change(self) -> Iterator[None]:
         owners, before = self.view()[1], self._tokens()
         yield
         self.rest()
         moves = sum(token - before[n] for n, token in self._tokens().items())
-        self.changes.append((members, moves, least_moves(owners, self.view()[0], SHARDS)))
+        members = self.view()[0]
+        self.changes.append((len(members), moves, least_moves(owners, members, SHARDS)))
         self.trial.pauses(STAGE_SECONDS)
 
     def view(self) -> tuple[list[str], dict[int, str]]:

@@ -194,7 +194,7 @@ def any_tries(self: Tables, c: Cols, counted: bool) -> list[ColumnElement[bool]]
 _flag = claim.flag
 
 
-# Nor does the claim look at the status at all.
+# A message at any status but 1 may be claimed.
 any_status = plant("any status claimed", "plain", "FINAL I4")
 any_status(Tables, "claimable", lambda _, c: c.status != 1)
 
@@ -232,7 +232,7 @@ plant("no take-over", "crashes", "I1 I5", begin=82)(
 plant("orphans never given back", "zombies", "I3", rare=True)(
     Recovery, "_recover_orphan", lambda self, dead_id: 0
 )
-# As long as their lease was once seen alive.
+# Recovery takes the dead for living, as long as their lease was once seen alive.
 plant("the dead never given back", "crashes", "I3")(
     Recovery, "_due", lambda self, leases, holders: iter(())
 )
@@ -247,7 +247,8 @@ def flag_later(
 ) -> tuple[list[Row], list[Candidate]]:
     heads = [Row(c.msg_id, c.object_id, None, None, 0, 0, 0, None, None) for c in candidates]
     with self._link.statement() as conn:
-        _kept.update(_read_runs(conn, self._setup.tables, heads, limit=RUN_LIMIT))
+        found = _read_runs(conn, self._setup.tables, heads, limit=RUN_LIMIT)
+        _kept.update({head.msg_id: found.get(head.msg_id, []) for head in heads})
     return _flag_by(self, candidates, me)
 
 
@@ -269,21 +270,21 @@ def no_claim_in_flight(self: FlaggedRows, patience: float | None = None) -> Iter
     yield True
 
 
-# Objects whose settle is not known to be over.
+# An object may be claimed while it is not known whether its settle is over.
 plant("claim before the answer", "answers", "I1 I4", rare=True)(
     InFlight, "objects_and_ids", lambda self: (set(), set())
 )
-# Hands never run empty.
+# A message in quarantine is claimed beside others, whose handlers are not waited for.
 beside = plant("beside a quarantined", "quarantine", "I10", begin=6)
 beside(Quiesce, "step", lambda self, held, reason: Step.EMPTY)
 beside(Claimer, "may_claim_alone", lambda self: True)
 beside(InFlight, "quarantined", lambda self, most: False)
 _continue_as = Shared.continue_as
-# A lost lease makes an instance forget all there, too.
+# Without owners, too, a lost lease makes an instance forget all.
 plant("without owners all forgotten", "unowned", "I3")(
     Shared, "continue_as", lambda self, *what, with_all=False: _continue_as(self, *what)
 )
-# What is carried over starts.
+# Without owners, what is carried over a lost lease starts without being asked for.
 plant("without owners started unasked", "unowned", "I1")(
     LaneQueue, "may_start", lambda self, lane: self._identity.is_ours(lane.owner)
 )

@@ -26,7 +26,7 @@ from msgworker.cli.processes import Fleet, ending, total
 from msgworker.cli.work import OF_PARENT, child_arguments
 from msgworker.config import SETTINGS, load
 from msgworker.metrics.counting import Snapshot, past, summed
-from msgworker.queries.remaining import Left
+from msgworker.queries.remaining import Left, Waits
 from tests.support.leases import leases
 from tests.support.programs import Program, children, environment, fill, gone, states
 from tests.support.waiting import until
@@ -98,6 +98,7 @@ def test_what_one_process_has_left_undone_is_judged_when_all_have_ended(
     report, code = Fleet([], 1, progress=StatusLine(quiet=True)).drain()
     assert (report.undone, code) == (1, 0)
     assert (report.exit_code, report.leaving(Left()).exit_code) == (1, 0)
+    assert report.leaving(Left(total=1, by={Waits.DUE: 1})).exit_code == 1
 
 
 def test_a_process_that_dies_again_and_again_is_started_ever_later(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
@@ -92,7 +93,7 @@ def dangerous(tree: Element) -> list[str]:
     found = []
     for one in tree.walk():
         for name, value in one.attrs.items():
-            away = name in URLS and not str(value).startswith(("/", "#"))
+            away = name in URLS and not re.match(r"#|/(?!/)", str(value))
             if away or name.startswith("on") or name == "style":
                 found.append(f"<{one.tag} {name}={value!r}>")
         inline = one.tag == "style" or (one.tag == "script" and "src" not in one.attrs)

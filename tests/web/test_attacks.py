@@ -34,6 +34,11 @@ def asked(dashboard: Any, path: str, method: str = "GET") -> Any:
     return Browser(odd).request(method, "/")
 
 
+def test_a_link_to_another_host_is_a_fault_of_a_page() -> None:
+    page = Page('<a href="//evil.example">a</a><a href="/jobs">b</a><a href="#top">c</a>')
+    assert page.faults == ["<a href='//evil.example'>"]
+
+
 def test_a_target_that_is_no_path_is_refused(sqlite_app: App, subtests: Any) -> None:
     """As of OPTIONS * and of a client that takes us for its proxy."""
     for root in ("", "/queue"):
