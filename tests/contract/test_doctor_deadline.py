@@ -72,7 +72,7 @@ def test_no_check_begins_when_the_time_of_doctor_is_over(app, monkeypatch):
 def test_a_check_that_was_ended_is_not_one_that_found_nothing(app, monkeypatch, name):
     module, what = SWALLOW[name]
 
-    def slow(conn_or_subject: Any, *_: Any) -> Any:
+    def slow(conn_or_subject: Any, *_: Any, **__: Any) -> Any:
         return too_slow(getattr(conn_or_subject, "conn", conn_or_subject))
 
     monkeypatch.setattr(module, what, slow)
