@@ -130,7 +130,7 @@ def register(
 ) -> None:
     """Take a new lease. In the caller's transaction. A name that exists raises IntegrityError.
     told: for operators, see `serves_text`."""
-    said = {"label": t.own_text(label, 200), "serves": serves_text(t, **told)}
+    said = {"label": label[:200], "serves": serves_text(t, **told)}
     times = {"started_at": now(), "renewed_at": now(), "expires_at": _from_now(ttl)}
     insert = sa.insert(t.lease).values(name=name, kind=INSTANCE, term=ZERO, **said, **times)
     conn.execute(insert)

@@ -427,7 +427,7 @@ def latin1(postgresql):
         conn.exec_driver_sql(
             f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'"
         )
-    app = App(url.set(database=name), backoff_seconds=0, label="客")
+    app = App(url.set(database=name), backoff_seconds=0)
     app.create_schema()
     try:
         yield app
