@@ -48,7 +48,7 @@ SECONDS = ROOT / "tests" / "seconds.txt"
 """What a quick test of each file takes on average, to one digit. Anew, after a run with a report:
 `python -m tests.quick REPORT > build/seconds.txt`. A file that is not there is among the first."""
 SLOW, VERY_SLOW = 1.5, 5.0
-"""What takes VERY_SLOW comes with what takes SLOW: at the end some processes would wait for it."""
+"""Seconds. A file of VERY_SLOW comes with those of SLOW: at the end, others would wait for it."""
 ON_EACH_VERSION = ("test_torture_breaks_no_rule",)
 """Quick on the server whose version is tested, whichever that is."""
 
@@ -97,7 +97,7 @@ def long_ones(items: list[pytest.Item]) -> Iterator[pytest.Item]:
 def spread(items: list[pytest.Item]) -> None:
     """Where several processes share the tests, those that take least come first, by what those of
     their file take (SECONDS): three of four have run after a quarter of the time, so that what is
-    broken shows early. Of files alike no test is beside another of its own."""
+    broken shows early. Tests of files that take the same are mixed."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         seconds = {
             file: float(taken) for taken, file in map(str.split, SECONDS.read_text().splitlines())

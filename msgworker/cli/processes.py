@@ -285,7 +285,7 @@ class Fleet:
         if child.report is not None:
             self._reports.append(child.report)
         if code in (0, 1) and (self._asked.in_order or not respawn):
-            # Why it is 1 its report says; what that one has left, others may have done since.
+            # A report says why it is 1; what that process has left, others may have done since.
             self._codes.append(code if child.report is None else 0)
         elif respawn and code not in FINAL and not self._asked.in_order:
             self._again(child, code)
@@ -381,5 +381,5 @@ def total(reports: list[dict[str, Any]], seconds: float) -> Report:
         database_lost=any(r["database_lost"] for r in reports),
         stopped=any(r["stopped"] for r in reports),
         undone=sum(r["undone"] for r in reports),
-        refused=max((r["refused"] for r in reports), default=0),  # each finds those of its slice
+        refused=max((r["refused"] for r in reports), default=0),  # the same ones, if they share all
     )

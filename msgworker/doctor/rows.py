@@ -441,7 +441,7 @@ def schedules(p: Subject) -> list[Finding]:
             return [advised("schedules", text, *create)]
         text = "table msgworker_schedule is missing, and this App declares schedules"
         return [needed("schedules", text, *create)]
-    now, rows = store.look(p.conn, p.ideal, whole=store.is_whole(p.conn, p.ideal))
+    now, rows = store.look(p.conn, p.ideal)
     declared = {one.name: one for one in p.declared or ()}
     found = [one for row in rows for one in _judged(row, now, declared.get(row.name))]
     for row in rows:

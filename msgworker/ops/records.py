@@ -164,7 +164,7 @@ class Scheduling(Writing):
             if not schedules_store.is_there(conn, t):
                 now, rows = schedules_store.clock(conn), list[Stored]()
             else:
-                now, rows = schedules_store.look(conn, t, whole=schedules_store.is_whole(conn, t))
+                now, rows = schedules_store.look(conn, t)
         found = [_info(row, now, None if declared is None else row.name in ours) for row in rows]
         there = {row.name for row in rows}
         found += [_unwritten(one, now) for name, one in ours.items() if name not in there]
@@ -267,7 +267,7 @@ class Scheduling(Writing):
         raise MsgworkerError(f"schedule {name!r} is changed all the time; try again")
 
     def _named(self, conn: Connection, t: Tables, name: Any) -> tuple[Stored, datetime]:
-        now, rows = schedules_store.look(conn, t, whole=schedules_store.is_whole(conn, t))
+        now, rows = schedules_store.look(conn, t)
         for row in rows:
             if row.name == name:
                 return row, now

@@ -98,10 +98,12 @@ def is_whole(conn: Connection, t: Tables) -> bool:
     return {*ADDED} <= {str(column["name"]).lower() for column in found}
 
 
-def look(conn: Connection, t: Tables, *, whole: bool = True) -> tuple[datetime, list[Stored]]:
+def look(
+    conn: Connection, t: Tables, *, whole: bool | None = None
+) -> tuple[datetime, list[Stored]]:
     """The time of the database, and all schedules of this message table, by name. whole: with the
-    columns of `is_whole`."""
-
+    columns of `is_whole`, which is asked where it is None."""
+    whole = is_whole(conn, t) if whole is None else whole
     c = SCHEDULE.of(t).c
     instants = ("next_at", "last_at", "paused_at", "declared_at")
     columns = [
@@ -308,7 +310,7 @@ def sender_of(
 ) -> str:
     """In words, which schedule has sent a message: the one whose unique key it has, whatever its
     topic is by now, else that of this topic and object."""
-    rows = look(conn, t, whole=is_whole(conn, t))[1] if is_there(conn, t) else []
+    rows = look(conn, t)[1] if is_there(conn, t) else []
     held = None if object_id is None else str(object_id)
     same = [row for row in rows if key is not None and row.key == key]
     same = same or [row for row in rows if (row.topic, row.object_id) == (topic, held)]

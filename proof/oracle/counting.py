@@ -26,7 +26,7 @@ PATH = Path(__file__).parent / "counts.json"
 TOLERANCE = 2.0
 """A busy machine makes smaller batches; what this guards against is a statement per message."""
 PER_SECOND = 20.0
-"""What it may send besides, as long as it takes: on a slow machine batches are small."""
+"""Statements that each second allows besides: on a slow machine batches are small."""
 AIM = 2.0  # times the round trips of PostgreSQL
 _SENT_AT_ONCE = 500
 

@@ -196,7 +196,7 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
     values = {"spec": "every 5m", "time_zone": "UTC", "topic": "t", "object_id": None}
     values |= {"payload": "{}", "catch_up": "all", "next_at": tick, "declared_by": "me"}
     log.rows["AS mw_now \nFROM DUAL"] = log.rows["AS mw_now FROM DUAL"] = [(tick,)]
-    yield schedules.look, {}
+    yield schedules.look, {"whole": True}
     yield schedules.insert, {"values": values | {"name": "n"}}
     yield schedules.change, {"seen": stored, "values": values | {"last_at": tick}}
     asked = {"ticks": (tick, tick), "next_at": tick}
