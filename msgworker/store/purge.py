@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from itertools import product
 from typing import Any, NamedTuple
@@ -133,7 +134,8 @@ def sweep(
     conn: Connection, t: Tables, table: sa.Table, name: str, *, after: int, rows: int
 ) -> int | None:
     """Delete what is left of messages, among the next rows of one of our tables behind `after`;
-    returns where to go on, None at the end."""
+    returns where to go on, None at the end. A row that is no message of this App is there, too."""
+    t = replace(t, where=(), _built={})
     c, key = table.c, t.cols().msg_id
     page = sa.select(c.msg_id).where(c.table_name == name, c.msg_id > an_id(after))
     found = list(conn.scalars(page.order_by(c.msg_id).limit(rows)))

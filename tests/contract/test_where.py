@@ -247,6 +247,26 @@ def test_what_belongs_to_one_tenant_is_apart(make_app):
     assert [one.kind for one in second.ops.audit()] == []
 
 
+def test_a_purge_of_one_tenant_keeps_what_others_have_recorded(make_app):
+    first, second = (make_app(table=SPEC.replace(where={"tenant": n})) for n in (1, 2))
+    ran: list[int] = []
+
+    @second.handler("t", max_tries=1)
+    def handle(msg: Message[Any], ctx: Context) -> None:
+        ctx.fan_out(ran.append, [1, 2], threads=1)
+        raise ValueError("ours")
+
+    for one in (first, second):
+        one.create_schema()
+    (left,) = send(second, "o")
+    assert second.drain(**NOW).failed == 1
+    assert first.ops.purge("30d") == 0
+    assert [one.kind for one in second.ops.show(left).tries] == ["failed"]
+    assert second.ops.rerun(left) == 1
+    assert second.drain(**NOW).failed == 1
+    assert ran == [1, 2]
+
+
 def test_fan_outs_jobs_and_chains_stay_within(app):
     @app.handler("t")
     def handle(msg: Message[Any], ctx: Context) -> None:
