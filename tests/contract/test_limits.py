@@ -413,6 +413,28 @@ def test_a_limited_message_in_quarantine_runs_alone_with_a_permit(app, table):
     assert ran == [last]
 
 
+@pytest.mark.parametrize("limit", [{"max_running": 1}, {"rate": "1/h"}], ids=str)
+def test_one_in_quarantine_without_a_permit_holds_up_no_other_message(app, table, limit):
+    ran = limited(app, **limit)
+    limited(app, "free")
+    (first,) = send(app, "first")
+    with by_hand(app, 2) as one:
+        assert claim_all(one) == 1
+        (last,) = send(app, "q")
+        edit(app, last, status=-1, error_try_times=2, crash_times=1)
+        send(app, "a", topic="free")
+        assert claim_all(one) == 2
+        assert one.shared.quiesce.reason is None
+        for _ in range(2):
+            end_one(one)
+        send(app, "b", topic="free")
+        has_permit = "max_running" in limit
+        one.fetcher.limit_poller.forget()
+        assert claim_all(one) == 1
+        assert table.statuses == [2, 1 if has_permit else -1, 2, 0 if has_permit else 1]
+    assert ran == []
+
+
 def test_the_heads_of_a_limited_topic_come_by_priority(app):
     ran = limited(app, max_running=1)
     low = send(app, "a", "b")

@@ -351,6 +351,15 @@ class Claimer:
         """Whether a message in quarantine may be claimed: nothing else is flagged by us."""
         return not self._shared.in_flight.lanes and self._flagged.none_left(self._link)
 
+    def may_start(self, topic: str) -> bool:
+        """Whether a message of a limited topic may start now; if not, the next try waits for it."""
+        with self._link.transaction() as conn:
+            free = limits.lock(conn, self._setup.tables, topic)
+        may = free is not None and free.starts > 0
+        if not may:
+            self._limit_poller.tried(topic, free, 0)
+        return may
+
     # ------------------------------------------------------------ flag
 
     def _flag(self, candidates: list[Candidate], me: str) -> tuple[list[Row], list[Candidate]]:

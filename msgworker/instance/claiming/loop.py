@@ -223,8 +223,10 @@ class Fetcher(Role):
                 break
             me = self._identity.id
             look = self.finder.look_limited(topic, want, self.limit_poller.held)
-            if self._alone is None and look.quarantined is not None:
-                self._alone = look
+            if look.quarantined is not None:  # hands are not emptied for one that may not start
+                if not self.claimer.may_start(topic):
+                    continue
+                self._alone = self._alone or look
             if look.candidates:
                 won += self.claim(look.candidates, look, me, limited=True)
             else:
