@@ -109,6 +109,7 @@ class App(Declaring):
         self._producing: weakref.WeakSet[Any] = weakref.WeakSet()
         self._fair_lock: FairLock | None = None
         self._drains = Counter[int]()  # by process: a child runs none of its parent's
+        self._refuse_away: Callable[[Any], None] = lambda object_id: None  # see `Databases`
 
     @classmethod
     def from_config(cls, conf: config.Configuration | None = None, *, label: str = "") -> App:
@@ -382,7 +383,7 @@ class App(Declaring):
                 unique_key=unique_key,
                 unique=unique,
                 on_duplicate=on_duplicate,
-                job_id=None if job is None else producing.into_job(connection, tables, job),
+                job_id=self._into(job, connection, tables),
             )
             sending.carry((message.row,), tables.max_headers)
             msg_id = store.send_one(connection, tables, message)
@@ -417,7 +418,7 @@ class App(Declaring):
         seconds = producing.seconds_of(delay, at, tables)
         rank = producing.checked_priority(priority, tables)
         rule = producing.checked_unique(unique, on_duplicate)
-        job_id = None if job is None else producing.into_job(connection, tables, job)
+        job_id = self._into(job, connection, tables)
         with self._tracer.sending(topic) as sending:
             count, chunks = 0, iter(messages)
             while chunk := list(itertools.islice(chunks, SEND_CHUNK)):
@@ -524,10 +525,19 @@ class App(Declaring):
             producing.refuse_jobs(tables)
             if isinstance(name, bool) or not 0 < name < 2**63:
                 raise ConfigError(f"the id of a job is a whole number from 1 on, got {name!r}")
-            return producing.Job(name, None, tables, transaction, of_its_own=connection is None)
+            return producing.Job(
+                name, None, tables, transaction, self._own, of_its_own=connection is None
+            )
         with transaction() as own:
             job_id = producing.open_job(own, tables, name, on_complete, on_dead, opened_by)
-        return producing.Job(job_id, name, tables, transaction, of_its_own=connection is None)
+        return producing.Job(
+            job_id, name, tables, transaction, self._own, of_its_own=connection is None
+        )
+
+    def _into(
+        self, job: producing.Job | int | None, connection: Connection, tables: Tables
+    ) -> int | None:
+        return None if job is None else producing.into_job(connection, tables, job, self._own)
 
     def _refuse_topic(self, tables: Tables, topic: object) -> None:
         """Raise ConfigError if a handler here would never get its messages of this topic."""
@@ -815,6 +825,7 @@ class App(Declaring):
             schedules=tuple(self._timers.all()),
             events=Events(self._events),
             tracer=self._tracer,
+            refuse_away=self._refuse_away,
         )
 
     @property

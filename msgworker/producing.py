@@ -18,8 +18,8 @@ from msgworker import message
 from msgworker.config import number
 from msgworker.db import drivers
 from msgworker.db.catalogue import max_whole
-from msgworker.db.connections import is_a
-from msgworker.db.engine import ASYNC, other_than
+from msgworker.db.connections import connecting, is_a
+from msgworker.db.engine import ASYNC, other_than, place_of
 from msgworker.db.types import AnyId
 from msgworker.errors import ConfigError, JobSealed, SchemaError
 from msgworker.payload import clean, encode, fitting, is_text
@@ -176,15 +176,17 @@ class Job:
         name: str | None,
         tables: Tables,
         transaction: Callable[[], AbstractContextManager[Connection]],
+        engine: sa.Engine,
         *,
         of_its_own: bool,
     ) -> None:
         """transaction: the one in which it is sealed, where `seal` is given none; of_its_own: it is
-        a new one."""
+        a new one. engine: of the App that has made it."""
         self.job_id = job_id
         self.name = name
         self._tables = tables
         self._transaction = transaction
+        self._engine = engine
         self._of_its_own = of_its_own
         # The transactions that have sent into it, by thread.
         self._senders: dict[int, WeakSet[RootTransaction]] = {}
@@ -220,6 +222,19 @@ class Job:
         if jobs.lock_open(conn, self._tables, self.job_id) is None:
             raise ConfigError(f"there is no job {self.job_id} of table {self._tables.spec.name}")
         return False
+
+    def is_of(self, conn: Connection, tables: Tables, engine: sa.Engine) -> bool:
+        """Whether it may be one of these tables, to which a connection of this App's engine leads:
+        another database has a job of the same id."""
+        mine, theirs = self._tables.spec, tables.spec
+        if engine is self._engine or (
+            engine.url == self._engine.url and mine.schema == theirs.schema
+        ):
+            return True
+        with connecting(self._engine) as own:
+            here = place_of(own, mine.name, mine.schema)
+        there = place_of(conn, theirs.name, theirs.schema)
+        return here is None or there is None or here == there
 
     def sent(self, conn: Connection) -> None:
         """Something is sent into it in the transaction of this connection."""
@@ -312,15 +327,20 @@ def open_job(
     )
 
 
-def into_job(conn: Connection, tables: Tables, job: Job | int) -> int:
+def into_job(conn: Connection, tables: Tables, job: Job | int, engine: sa.Engine) -> int:
     """The id of the job that a message is sent into, which stays open until the transaction ends.
-    Raises ConfigError, SchemaError or JobSealed."""
+    engine: of the App that sends. Raises ConfigError, SchemaError or JobSealed."""
     from msgworker.store import jobs
 
     job_id = job.job_id if isinstance(job, Job) else job
     if isinstance(job_id, bool) or not isinstance(job_id, int):
         raise ConfigError(f"job is what App.job returned, or the id of a job; got {job!r:.80}")
     refuse_jobs(tables)
+    if isinstance(job, Job) and not job.is_of(conn, tables, engine):
+        raise ConfigError(
+            f"{job!r} is of another database than this message, which cannot wait for it; open one "
+            "in each: databases.of(object_id).job(...)"
+        )
     found = jobs.lock_open(conn, tables, job_id) if 0 < job_id < 2**63 else None
     if found is None:
         raise ConfigError(

@@ -250,6 +250,39 @@ def test_keys_and_priorities_go_to_the_home_of_the_object(make):
             assert one.send_many(conn, "t", part) == len(part)
 
 
+def test_a_job_of_another_database_is_refused(make):
+    databases, again = make("a", "b"), make("a", "b")
+    own = databases.of("C-1")
+    (other,) = [one for one in databases.apps.values() if one is not own]
+    jobs = [app.job("run") for app in (other, own)]
+    assert [job.job_id for job in jobs] == [1, 1]
+    with own.engine.begin() as conn:
+        with pytest.raises(ConfigError, match="is of another database"):
+            databases.send(conn, "t", object_id="C-1", job=jobs[0])
+        with pytest.raises(ConfigError, match="is of another database"):
+            own.send_many(conn, "t", [(None, "C-1")], job=jobs[0])
+        databases.send(conn, "t", object_id="C-1", job=jobs[1])
+        again.of("C-1").send(conn, "t", object_id="C-1", job=jobs[1])  # another App there
+    assert [len(one.ops.find(job=1)) for one in (other, own)] == [0, 2]
+
+
+def test_what_a_handler_sends_to_an_object_of_another_database_fails_its_try(make):
+    databases = make("a", "b")
+    home = {databases.name_of(one): one for one in OBJECTS}
+
+    @databases.handler("t", max_tries=1)
+    def handle(msg, ctx):
+        ctx.send("next", object_id=home[msg.payload])
+
+    app = databases.apps["a"]
+    with app.engine.begin() as conn:
+        app.send_many(conn, "t", [("b", home["a"]), ("a", home["a"])])
+    assert databases.worker(topics=["t"]).drain(linger=0).total.failed == 1
+    (failed,) = app.ops.find(status="dead")
+    assert "belongs to database b, and ctx.send sends in the one" in failed.last_error
+    assert [one.object_id for one in app.ops.find(topic="next")] == [home["a"]]
+
+
 def test_a_key_without_an_object_is_refused_as_it_would_be_unique_in_one_of_them(make):
     databases = make()
     one = pytest.raises(ConfigError, match="unique in one database")
