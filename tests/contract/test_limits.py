@@ -417,7 +417,7 @@ def test_a_limited_message_in_quarantine_runs_alone_with_a_permit(app, table):
 def test_one_in_quarantine_without_a_permit_holds_up_no_other_message(app, table, limit):
     ran = limited(app, **limit)
     limited(app, "free")
-    (first,) = send(app, "first")
+    send(app, "first")
     with by_hand(app, 2) as one:
         assert claim_all(one) == 1
         (last,) = send(app, "q")
