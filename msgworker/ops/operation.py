@@ -401,8 +401,15 @@ class Writing(Looks):
                 _check_key(text)
         who = _short("actor", actor, build.MAX_ACTOR)
         where = clean(_short("source", source, build.MAX_ACTOR), build.MAX_ACTOR) or None
+        return self._as(Who(who, None, where, key, request))
+
+    def _keyless(self) -> Self:
+        """The same calls, for further writes of one request: the key is of one write."""
+        return self._as(self._acting._replace(key=None, request=None))
+
+    def _as(self, who: Who) -> Self:
         other = copy.copy(self)
-        other._acting = Who(who, None, where, key, request)
+        other._acting = who
         return other
 
     def recorded(self, key: str) -> Operation | None:

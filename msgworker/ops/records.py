@@ -393,7 +393,9 @@ class Jobs(Repairs):
         messages have sent into it meanwhile is cancelled, too. Raises ConfigError for an unknown
         job, and for one that has completed.
         """
-        by, dry_run = self._asked("cancel_job", how, needs_reason="cancel-job")
+        # The key of a request is that of the cancel: all before that may be done again.
+        keyless = self._keyless()
+        by, dry_run = keyless._asked("cancel_job", how, needs_reason="cancel-job")
         self._refuse_completed(job_id)
         asked: dict[str, Any] = {**how, "job": job_id, "rate": rate}
         if dry_run:
@@ -403,7 +405,7 @@ class Jobs(Repairs):
             self._refuse_completed(job_id)
         done = more = self.cancel(**asked, progress=progress)
         while more and self._known_job(job_id).waiting:
-            more = self.cancel(**asked, status=State.NEW)  # what was sent by those that ran
+            more = keyless.cancel(**asked, status=State.NEW)  # what was sent by those that ran
             done = replace(
                 done, matched=done.matched + more.matched, changed=done.changed + more.changed
             )

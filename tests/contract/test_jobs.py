@@ -16,6 +16,7 @@ from msgworker import ConfigError, JobSealed, MessageTable, PayloadError, Schema
 from msgworker.app import setup_of
 from msgworker.cli.jobs import ways_of
 from msgworker.db.database import Trouble
+from msgworker.errors import KeyUsed
 from msgworker.events import JobCompleted
 from msgworker.instance.instance import Instance
 from msgworker.instance.liveness import housekeeper as closing
@@ -906,6 +907,23 @@ def test_what_handlers_have_sent_into_a_job_that_is_being_cancelled_is_cancelled
     monkeypatch.setattr(Repairs, "cancel", cancel)
     assert app.ops.cancel_job(job.job_id, reason="wrong month", actor="anna") == 3
     assert Table(app).column("status") == [-1, -1, -1]
+
+
+def test_a_cancel_of_a_job_by_a_request_with_a_key_cancels_its_messages(app, monkeypatch):
+    job = opened(app, 2)
+    by_key = app.ops.acting(actor="anna", key="INC-4711")
+    with monkeypatch.context() as patched:  # it is interrupted
+        patched.delattr(Repairs, "cancel")
+        with pytest.raises(AttributeError):
+            by_key.cancel_job(job.job_id, reason="wrong month")
+    assert app.ops.recorded("INC-4711") is None
+    assert by_key.cancel_job(job.job_id, reason="wrong month") == 2
+    assert Table(app).column("status") == [-1, -1]
+    assert app.ops.recorded("INC-4711").changed == 2
+    send(app, "late")
+    edit(app, max(Table(app).column("msg_id")), job_id=job.job_id)
+    with pytest.raises(KeyUsed):
+        by_key.cancel_job(job.job_id, reason="wrong month")
 
 
 def test_a_purge_leaves_dead_messages_that_a_job_waits_for(app):
