@@ -34,7 +34,7 @@ class Started:
 
     program, brought: how the command line is called, and the App that this brings by itself
     (Django). given: the options that say which App and database, by their names, as a shell takes
-    them and without passwords.
+    them and without passwords; a setting that has no option by the name of its variable.
     """
 
     program: str = "msgworker"
@@ -46,12 +46,17 @@ class Started:
         name, _, rest = words.partition(" ")
         app = self.given.get("app_ref", APP_EXAMPLE if name in NEED_APP else None)
         told = [app] if app is not None and app != self.brought and takes(name, "app_ref") else []
+        variables = []
         for option, value in self.given.items():
-            if option != "app_ref" and takes(name, option):
+            if option.isupper():
+                variables += [f"{option}={value}"] if takes(name, "url") else []
+            elif option != "app_ref" and takes(name, option):
                 told += [f"--{option.removesuffix('_file').replace('_', '-')}", value]
         if rest.startswith((" ".join(told) or APP_EXAMPLE, APP_EXAMPLE)):
             told = []  # it has an App already, as a text that another process has stored
-        return " ".join(part for part in (self.program, name, *told, rest) if part)
+        if {"locks", "config_file"} & self.given.keys():  # it says where locks are
+            rest = rest.removeprefix("--locks URL")
+        return " ".join(part for part in (*variables, self.program, name, *told, rest) if part)
 
 
 _started = [Started(given={"app_ref": APP_EXAMPLE})]

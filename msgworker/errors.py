@@ -229,13 +229,20 @@ class LostClaim(MsgworkerError):
 class LeaseBusy(MsgworkerError):
     """A lock is held by another owner, and stayed so for the time of `wait`.
 
-    name: the lock. owner: its holder at that time, None if unknown.
+    name: the lock. owner: its holder at that time, None if unknown. see: the command that lists it.
     """
 
-    def __init__(self, name: str, owner: str | None = None, waited: float = 0.0) -> None:
+    def __init__(
+        self,
+        name: str,
+        owner: str | None = None,
+        waited: float = 0.0,
+        *,
+        see: str = "`msgworker locks`",
+    ) -> None:
         whom = "another owner" if owner is None else owner
         after = f", waited {waited:.1f} s" if waited else ""
-        super().__init__(f"lock {name!r} is held by {whom}{after}; see `msgworker locks`")
+        super().__init__(f"lock {name!r} is held by {whom}{after}; see {see}")
         self.name = name
         self.owner = owner
 

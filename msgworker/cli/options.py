@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import json
 import os
 import shlex
 import sys
@@ -36,6 +37,7 @@ FLAGS = ("url", "table", "where", "on_dead", "max_tries")
 TARGET = (*FLAGS, "locks")
 """Settings that say what a command acts on: a command that it proposes has them too."""
 CONFIG_FILE = "config_file"
+NOTED = (*TARGET, CONFIG_FILE)
 HOW = ("actor", "reason", "dry_run", "yes")
 
 
@@ -61,8 +63,21 @@ class Call:
         self.own = given
 
     def note(self, name: str, value: str) -> None:
-        """The commands that this call proposes have this option, too."""
-        _keep(self.invocation, name, value)
+        """The commands that this call proposes have this option, too, or this variable."""
+        _keep(self.invocation, name if name in NOTED else SETTINGS[name].variable, value)
+
+    def note_origins(self) -> None:
+        """The commands that it proposes are run in other shells, in another folder and without our
+        variables: they have all that says which table, rows and locks are meant."""
+        groups = ("locks",) if self.app_ref is not None else ("database", "table", "locks")
+        for name, one in SETTINGS.items():
+            origin, value = self.conf.origins[name], self.conf[name]
+            if one.group not in groups:
+                continue
+            if origin == (self.file or "msgworker.toml"):
+                self.note(CONFIG_FILE, os.path.abspath(origin))
+            elif origin.startswith(("environment", "pyproject.toml")):
+                self.note(name, _as_text(name, value))
 
     @functools.cached_property
     def conf(self) -> Configuration:
@@ -178,6 +193,13 @@ def keep_given(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
 
 def _keep(invocation: Invocation, name: str, value: str) -> None:
     invocation.given[name] = visible(shlex.quote(_masked(name, value)))
+
+
+def _as_text(name: str, value: Any) -> str:
+    """The value of a setting as its option and its variable have it."""
+    if name == "columns":
+        return ",".join(f"{role}={column or ''}" for role, column in value.items())
+    return json.dumps(value) if name == "where" else str(value)
 
 
 def _masked(name: str, value: str) -> str:

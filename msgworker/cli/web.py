@@ -3,7 +3,6 @@ shows its table there."""
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any
 
@@ -11,16 +10,7 @@ import click
 
 from msgworker import App
 from msgworker.app import origins_of, settings_of, table_from
-from msgworker.cli.options import (
-    CONFIG_FILE,
-    FLAGS,
-    Call,
-    app_option,
-    as_json,
-    common,
-    flags,
-    target,
-)
+from msgworker.cli.options import Call, app_option, as_json, common, flags, target
 from msgworker.cli.output import Column, Usage, print_list
 from msgworker.config import SETTINGS, Configuration, load, setting_text
 from msgworker.coordination.centres import check_centre, masked_centre
@@ -63,7 +53,7 @@ def web(call: Call) -> int:
     """
     call.log_level = "info"
     app, conf = call.app, call.conf
-    _note_origin(call)
+    call.note_origins()
     from msgworker.web import need
 
     need("uvicorn")
@@ -75,16 +65,6 @@ def web(call: Call) -> int:
     log.info("the dashboard is at %s", place, extra={"event": Said.WEB_STARTED})
     serving.serve(dashboard, listener)
     return 0
-
-
-def _note_origin(call: Call) -> None:
-    """Commands on pages are run in other shells, in another folder and without our variables."""
-    for name in FLAGS if call.app_ref is None else ():
-        origin, value = call.conf.origins[name], call.conf[name]
-        if origin == "msgworker.toml":
-            call.note(CONFIG_FILE, os.path.abspath(origin))
-        elif origin.startswith(("environment", "pyproject.toml")):
-            call.note(name, json.dumps(value) if name == "where" else str(value))
 
 
 # --- `config`: each setting, its value, and where it came from.

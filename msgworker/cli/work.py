@@ -242,6 +242,7 @@ def _checked_app(call: Call, quiet: bool) -> App:
         text = "%s (%s) is not used: %s sets it in its code"
         log.warning(text, name, conf.origins[name], call.app_ref)
     keep_secrets(call)
+    call.note_origins()
     check_scope(conf, app)
     if conf["processes"] > 1:
         app.worker(threads=conf["threads"], topics=conf["topics"] or None)

@@ -75,6 +75,8 @@ class DatabaseLocks(LockCentre):
     `create_schema`, which `msgworker init-db` and `App.create_schema` call too.
     """
 
+    listed = "`msgworker locks`"
+
     def __init__(
         self, url_or_engine: str | sa.URL | sa.Engine, *, schema: str | None = None
     ) -> None:

@@ -114,6 +114,9 @@ class LockCentre(ABC):
     wrong arguments, before anything is sent.
     """
 
+    listed = "`msgworker locks --locks URL`"
+    """The command that lists its locks."""
+
     def __init__(self) -> None:
         self.of_thread = threading.local()  # used by `hold` for reentrance
 
@@ -407,7 +410,9 @@ class _Hold(AbstractContextManager[Lease]):
                 raise
             lost = kept.end()
             if self.wait is None or time.monotonic() - begun >= self.wait:
-                raise lost or LeaseBusy(self.name, None, time.monotonic() - begun)
+                raise lost or LeaseBusy(
+                    self.name, None, time.monotonic() - begun, see=self.centre.listed
+                )
 
     def _acquire(self, begun: float) -> Lease:
         owner = new_owner(self.label)
@@ -431,7 +436,8 @@ class _Hold(AbstractContextManager[Lease]):
         found = None
         with suppress(LocksUnavailable):
             found = self.centre.holder(self.name)
-        raise LeaseBusy(self.name, found.owner if found else None, waited)
+        whose = found.owner if found else None
+        raise LeaseBusy(self.name, whose, waited, see=self.centre.listed)
 
 
 class _Kept:

@@ -527,7 +527,8 @@ class Member(Moving):
         late = [shard for shard in late if owners[shard] == owners[late[0]]]
         if late and not self._warned:
             whose = f"locks of group {self._prefix[:-1]} that {owners[late[0]]} holds"
-            self._log("missing", late, f"their messages wait for {whose}; see `msgworker locks`")
+            see = self.scope.locks.listed
+            self._log("missing", late, f"their messages wait for {whose}; see {see}")
         self._warned = bool(late)
 
     def _leave(self) -> float | None:

@@ -261,7 +261,7 @@ class Walker(Moving):
         holder = self.scope.locks.holder(name)
         if holder is None or holder.age <= most:  # others take it in turns
             return
-        text = "segment %s: its messages wait for its lock, which %s has held for %s"
+        text = "segment %s: its messages wait for its lock, which %s has held for %s; see %s"
         facts = {"event": "segment_busy", "segment": name}
-        whose = (name, holder.owner, span(holder.age))
-        self.log.warning(f"{text}; see `msgworker locks`", *whose, extra=facts)
+        whose = (name, holder.owner, span(holder.age), self.scope.locks.listed)
+        self.log.warning(text, *whose, extra=facts)

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from msgworker import App, SchemaError
+from msgworker.cli import work
 from msgworker.cli.group import COMMANDS
 from msgworker.commands import Started, command, proposed, started
+from msgworker.coordination import DatabaseLocks, LeaseBusy, RedisLocks
 from msgworker.logs import logger
 from msgworker.ops.results import Skip, Why
 from msgworker.web import serving
@@ -32,7 +34,14 @@ _PART = re.compile(r"\{[^}]*\}|%s")
 PUT_IN = {"action": "pause", "age": "--any-age"}
 """What stands for a part of a text, for which 8 would be wrong."""
 WITHOUT_END = ("run", "web", "deal")
-VALUES = {"ID": "1", "NAME": "sqlite", "TEXT": "r", "HEX": "0" * 12, "@FILE": "{}"}
+VALUES = {
+    "ID": "1",
+    "NAME": "sqlite",
+    "TEXT": "r",
+    "URL": "database",
+    "HEX": "0" * 12,
+    "@FILE": "{}",
+}
 """What a reader puts in for a word in capitals."""
 UNKNOWN = {"app_ref": "pkg.module:app"}
 
@@ -174,8 +183,13 @@ def test_pages_say_what_their_program_found_where_it_was_started(
     file.write_text('url = "sqlite:///crm.db"\n')
     assert crm("web", "--port", "0").exit_code == 0
     assert crm("web", "crm:app", "--port", "0").exit_code == 0
-    file.unlink()
+    other = folder / "other.toml"
+    file.rename(other)
+    assert crm("web", "--config", "other.toml", "--port", "0").exit_code == 0
+    other.unlink()
     given = {"MSGWORKER_URL": "sqlite:///crm.db", "MSGWORKER_TABLE": "msgworker_message"}
+    assert crm("web", "--port", "0", env=given).exit_code == 0
+    given |= {"MSGWORKER_COLUMNS": "priority=,last_error=what", "MSGWORKER_SHARDS": "8"}
     assert crm("web", "--port", "0", env=given).exit_code == 0
     own = '[tool.msgworker]\nurl = "sqlite:///crm.db"\n[tool.msgworker.where]\ntenant = [7, 8]\n'
     (folder / "pyproject.toml").write_text(own)
@@ -183,6 +197,32 @@ def test_pages_say_what_their_program_found_where_it_was_started(
     assert told == [
         f"msgworker show --config {file} 5",
         "msgworker show crm:app 5",
+        f"msgworker show --config {other} 5",
+        "msgworker show --url sqlite:///crm.db --table msgworker_message 5",
+        "MSGWORKER_COLUMNS=priority=,last_error=what MSGWORKER_SHARDS=8 "
         "msgworker show --url sqlite:///crm.db --table msgworker_message 5",
         """msgworker show --url sqlite:///crm.db --where '{"tenant": [7, 8]}' 5""",
     ]
+
+
+def test_commands_name_the_locks_of_their_program(
+    crm: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also beside an App, whose code does not say where locks are; no password is shown."""
+    told = []
+    monkeypatch.setattr(serving, "serve", lambda *_: told.append(command("locks --locks URL")))
+    given = {"MSGWORKER_LOCKS": "redis://:secret@127.0.0.1:1/0"}
+    assert crm("web", "crm:app", "--port", "0", env=given).exit_code == 0
+    (folder / "msgworker.toml").write_text('locks = "zookeeper://127.0.0.1:1"\n')
+    assert crm("web", "crm:app", "--port", "0").exit_code == 0
+    monkeypatch.setattr(work, "scoped", lambda *_: told.append(command("locks")))
+    assert crm("drain", "crm:app", env=given).exit_code
+    redis = "msgworker locks crm:app --locks 'redis://***@127.0.0.1:1/0'"
+    assert told == [redis, f"msgworker locks crm:app --config {folder}/msgworker.toml", redis]
+
+
+def test_a_command_asks_for_the_locks_that_only_the_code_names() -> None:
+    with started(Started(given=UNKNOWN)):
+        told = str(LeaseBusy("x", see=RedisLocks.listed))
+        assert told.endswith("; see `msgworker locks pkg.module:app --locks URL`")
+        assert str(LeaseBusy("x", see=DatabaseLocks.listed)).endswith("pkg.module:app`")
