@@ -149,7 +149,8 @@ class TransactionProgress:
     transaction. committing: the COMMIT may have been sent. within: the code has not returned.
     changed: it has set something in the session. led: its statement after which our table names may
     mean other tables. since: when the code began (monotonic). reason: the error with which the
-    database has rolled it back, if the code raised another one.
+    database has rolled it back, if the code raised another one. cut: it runs again without the next
+    messages of its lanes, see `or_cut`.
     """
 
     begun: bool = False
@@ -161,6 +162,7 @@ class TransactionProgress:
     led: str | None = None
     since: float = 0.0
     reason: BaseException | None = None
+    cut: bool = False
 
     def by_database(self, error: BaseException) -> bool:
         """Whether the database has rolled it back. Lack of memory while the code runs is the fault
@@ -168,7 +170,7 @@ class TransactionProgress:
         error = self.reason or error
         if self.within and errors.lacks_memory(error):
             return self.lost
-        return self.lost or errors.trouble(error) in (Trouble.AGAIN, Trouble.LOST)
+        return self.lost or self.cut or errors.trouble(error) in (Trouble.AGAIN, Trouble.LOST)
 
     def again(self, error: BaseException) -> bool:
         """Whether it may run again: the database rolled it back, and not for taking too long."""

@@ -94,7 +94,7 @@ def settle_at_once(conn: Connection, t: Tables, s: Settlement, *, me: str) -> Se
 
 
 def _settle_alone(conn: Connection, t: Tables, settlement: Settlement, me: str) -> Settled:
-    if settlement.deletes:
+    if settlement.deletes or (t.on_update and settlement.next_id is not None):
         refuse_at_once(conn, t)
     settled = _settle_in_one(conn, t, settlement, me)
     if settled is not None:

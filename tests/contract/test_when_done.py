@@ -195,6 +195,24 @@ def test_a_deferred_key_of_another_table_keeps_the_row_too(app, table, kind):
     assert (ids[0], 2, 0) in table.rows("msg_id", "status", "error_try_times")
 
 
+def test_a_key_that_sqlite_checks_at_the_commit_keeps_the_row_too(sqlite):
+    engine = sa.create_engine(sqlite.url)
+    sa.event.listen(engine, "connect", lambda raw, _: raw.execute("PRAGMA foreign_keys = ON"))
+    app = App(engine)
+    app.create_schema()
+    handles(app, "plain", max_tries=1)
+    ids = send(app, "a", "a", "b")
+    with app.engine.begin() as conn:
+        key = "INTEGER REFERENCES msgworker_message DEFERRABLE INITIALLY DEFERRED"
+        conn.exec_driver_sql(f"CREATE TABLE line (msg {key})")
+        conn.exec_driver_sql(f"INSERT INTO line VALUES ({ids[0]})")
+    report = app.drain(linger=0)
+    assert (report.done, report.failed) == (3, 0)
+    with app.engine.connect() as conn:
+        rows = conn.exec_driver_sql("SELECT msg_id, status, error_try_times FROM msgworker_message")
+        assert rows.all() == [(ids[0], 2, 0)]
+
+
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 def test_what_is_deleted_is_not_lost_where_the_others_are_refused(app, table, caplog):
     """Both statements of such a batch are in one transaction."""

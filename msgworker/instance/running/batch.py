@@ -24,7 +24,7 @@ from msgworker.instance.running.outcome import DONE, Result, cancelled, describe
 from msgworker.instance.running.pool import Batch, Gathering, LaneQueue
 from msgworker.instance.running.spans import Try
 from msgworker.instance.running.traceback import home_of, trim
-from msgworker.instance.running.transactions import AsyncBatchContext, AsyncContext
+from msgworker.instance.running.transactions import AsyncBatchContext, AsyncContext, or_cut
 from msgworker.instance.settling.writer import follow_ups, settlement, what_became
 from msgworker.instance.state import Setup, Shared
 from msgworker.logs import Said
@@ -382,7 +382,8 @@ class BatchCaller:
             self._check_time(handler, running)
             if any([self._is_cancelled(one.lane) for one in taken]):
                 raise Cancelled
-            flagged = run(self._settle, taken)
+            with or_cut(stage, conn, [one.lane for one in taken]):
+                flagged = run(self._settle, taken)
             stage.led = led_elsewhere(conn)
             stage.committing = True
         for one in taken:

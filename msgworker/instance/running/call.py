@@ -457,7 +457,8 @@ class Caller:
                 finally:
                     sent = context._sent()  # the next message has this connection
             self._refuse_undone(result, lane, handler, running)
-            became = run(self._settle, lane, stage, sent)
+            with transactions.or_cut(stage, conn, [lane]):
+                became = run(self._settle, lane, stage, sent)
             stage.led = led_elsewhere(conn)
             stage.committing = True
         self._committed(lane, became, stage)

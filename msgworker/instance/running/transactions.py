@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,16 +16,18 @@ from sqlalchemy.exc import DBAPIError
 from msgworker.db.connections import is_spoilt, session_seconds, sever
 from msgworker.db.database import Trouble
 from msgworker.db.drivers import is_aborted
-from msgworker.db.engine import awaited, beside_loop
+from msgworker.db.engine import awaited, beside_loop, rolled_back
 from msgworker.db.errors import Failures, Fate, reason_of, trouble, until_known
 from msgworker.db.servers import succession_of
 from msgworker.errors import DatabaseUnavailable, HandlerTimeout, LostClaim
 from msgworker.instance.connections import SAME_CLAIM_RUNS, Connections, TransactionProgress
 from msgworker.instance.observers import facts, log_time_limit
 from msgworker.instance.running.context import BatchContext, Cancellable, Context, Sends
+from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.outcome import CANCELLED, LoopEnded
 from msgworker.instance.state import Setup, Shared
 from msgworker.store.rows import Row
+from msgworker.store.settle import of_a_row
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
@@ -102,6 +104,21 @@ def until_committed(
     pauses = Failures(setup.urgent_pause)
     known = until_known(send, look, may_continue, pauses, judge=judge, before_again=before_again)
     return bool(known)
+
+
+@contextmanager
+def or_cut(stage: TransactionProgress, conn: Connection, lanes: Sequence[Lane]) -> Iterator[None]:
+    """The block writes the outcome of lanes behind their handler. If an error has ended the whole
+    transaction, the database may refuse to flag their next messages: the lanes end before them."""
+    try:
+        yield
+    finally:
+        if (error := rolled_back(conn)) is not None:
+            longer = [lane for lane in lanes if lane.next_id is not None and lane.verdict is None]
+            for lane in longer if of_a_row(error) else ():
+                lane.rows = lane.rows[: lane.place + lane.width]
+                stage.cut = True
+            raise error
 
 
 def _refuse_overtime(shared: Shared, row: Row, took: float, error: BaseException) -> None:

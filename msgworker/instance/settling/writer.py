@@ -434,6 +434,8 @@ class Writer:
                 kept, no_text = isinstance(error, RowKept), one.error in (None, UNWRITABLE)
                 if one.next_id is not None:  # perhaps it refuses to flag that one
                     one = one._replace(next_id=None)
+                elif one.deletes:  # perhaps a row of another table refers to it, until the COMMIT
+                    one = one._replace(deletes=False)
                 elif one.outcome is Outcome.DONE and (kept or not one.sends):
                     cannot = f"it cannot be written as done: {reason_of(error)}"
                     why = str(error) if kept else cannot
