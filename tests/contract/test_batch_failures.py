@@ -195,6 +195,23 @@ def test_a_failure_named_after_its_topic_was_limited_takes_no_permit(
     assert table.rows("status", "error_try_times") == [(2, 0), (0, 0), (0, 0)]
 
 
+def test_a_batch_flags_no_message_behind_it_whose_topic_was_paused(
+    app: App, calls: Calls, table: Table
+) -> None:
+    calls.add(transactional=True, batch=2)
+    send(app, "a", "a", "a")
+    with claimed(app) as (one, _):
+        lane = one.lanes.next()
+        assert lane is not None
+        batch = one.batches.gathering.gather(lane)
+        assert batch is not None
+        one.shared.controls = Controls(frozenset({"t"}), {})
+        (ended,) = one.batches.handle(batch)
+        assert ended.settled is Settled.ENDED
+        one.settler.add(ended, True)
+    assert table.column("status") == [2, 2, 0]
+
+
 def test_a_failure_named_before_a_stop_at_once_is_written(
     app: App, calls: Calls, table: Table
 ) -> None:

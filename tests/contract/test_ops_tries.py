@@ -114,13 +114,13 @@ def test_an_outcome_that_was_lost_adds_no_try(app, alone):
 
 def test_only_the_newest_tries_are_kept(app, table):
     (first,) = send(app, "a")
-    for _ in range(trying.KEPT + 3):
+    for _ in range(trying.KEPT + 1):
         table.edit(status=0, error_try_times=0)
         flagged(app, first, me=ME)
         with app.engine.begin() as conn:
             done = Settlement(first, Outcome.FAILED, error="again")
             settle.settle(conn, app.tables, [done], me=ME)
-    assert [n for n, _, _ in shown(app, first)] == list(range(4, trying.KEPT + 4))
+    assert [n for n, _, _ in shown(app, first)] == list(range(2, trying.KEPT + 2))
 
 
 def test_tries_of_two_tables_do_not_meet(make_app):

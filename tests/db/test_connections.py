@@ -21,10 +21,20 @@ from msgworker.db.drivers import (
     saving,
     text_for,
 )
-from msgworker.db.engine import beside, open_engine
+from msgworker.db.engine import beside, open_engine, same_database
 from msgworker.db.errors import trouble
 from msgworker.db.types import AnyText
 from tests.support.waiting import in_thread
+
+
+@pytest.mark.parametrize(
+    ("url", "port"),
+    [("postgresql://u@h{}/n", 5432), ("mysql://u@h{}/n", 3306), ("oracle://u@h{}/n", 1521)],
+)
+def test_urls_mean_the_same_where_their_ports_do(url: str, port: int) -> None:
+    assert same_database(url.format(""), url.format(f":{port}"))
+    assert not same_database(url.format(""), url.format(":7777"))
+
 
 WAYS = {
     "by SQLAlchemy": lambda conn, text: conn.execute(sa.text(text)).all(),

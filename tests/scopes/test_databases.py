@@ -37,8 +37,11 @@ OBJECTS = [f"C-{n}" for n in range(30)]
 
 
 def test_the_total_has_the_sum_of_every_count():
-    total = Reports({"a": Report(done=1, undone=1), "b": Report(undone=2, dead_awaited=3)}).total
+    one = Report(done=1, undone=1, stopped=True, seconds=2.0, next_seconds=7.0, lease_seconds=9.0)
+    total = Reports({"a": one, "b": Report(undone=2, dead_awaited=3, seconds=1.0)}).total
     assert (total.done, total.undone, total.dead_awaited, total.exit_code) == (1, 3, 3, 1)
+    assert (total.stopped, total.database_lost) == (True, False)
+    assert (total.seconds, total.next_seconds, total.lease_seconds) == (2.0, 7.0, 9.0)
 
 
 @pytest.fixture(scope="module")

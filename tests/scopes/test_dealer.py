@@ -6,6 +6,7 @@ import functools
 import threading
 import time
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import sqlalchemy as sa
@@ -223,6 +224,33 @@ def test_a_dealer_stands_by_for_as_long_as_it_is_told(app, wait, caplog):
             dealer.run(wait=wait)
     assert wait <= time.monotonic() - begun < wait + 30
     assert caplog.text.count("dealer: standing by: lock 'dealer:msgworker_message'") == bool(wait)
+
+
+def test_a_dealer_waits_only_after_a_round_without_anything_to_deal(app, monkeypatch):
+    told, real = [], dealer_module.newest
+
+    def newest(*given):
+        told.append("round")
+        if len(told) > 4:
+            dealer.stop()
+        return real(*given)
+
+    class Event(threading.Event):
+        def wait(self, timeout=None):
+            if threading.current_thread() is not threading.main_thread():
+                return super().wait(timeout)
+            told.append(timeout)
+            self.set()
+            return True
+
+    monkeypatch.setattr(dealer_module, "newest", newest)
+    monkeypatch.setattr(
+        dealer_module, "threading", SimpleNamespace(Event=Event, Thread=threading.Thread)
+    )
+    dealer = Dealer(app, ["asA"])
+    send(app, "a")
+    dealer.run(poll_seconds=7)
+    assert told == ["round", "round", 7]
 
 
 def test_a_dealer_that_was_stopped_deals_again(app, monkeypatch):

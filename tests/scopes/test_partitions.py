@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import MessageTable
-from msgworker.coordination import Lease, Partitions, RedisLocks, Segments, round_robin
+from msgworker.coordination import Lease, Partitions, RedisLocks, Segments, partitions, round_robin
 from msgworker.coordination.partitions import columns, spans
 from msgworker.errors import ConfigError, LocksUnavailable
 from msgworker.metrics.counting import known_of
@@ -247,6 +247,20 @@ def test_a_member_says_which_shards_it_waits_for_and_who_holds_them(app, locks, 
     locks.release(other)
     settle(a)
     assert a.steady
+
+
+def test_a_member_says_so_only_when_a_live_one_keeps_shards_beyond_its_drain_timeout(
+    app, locks, caplog, monkeypatch
+):
+    scope = Partitions(locks, shards=SHARDS, ttl=30, drain_timeout=5)
+    a, b = member(app, scope), member(app, scope)
+    settle(a)
+    begun = time.monotonic()
+    settle(b)
+    for later, said in ((34.0, 0), (99.0, 1)):
+        monkeypatch.setattr(partitions, "monotonic", lambda later=later: begun + later)
+        b.step()
+        assert caplog.text.count(f"that {a.owner} holds") == said
 
 
 def test_more_members_than_shards_leave_some_idle_and_nothing_moves(app, locks):
