@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -52,10 +52,12 @@ def tortured(
     *,
     least: int = 0,
     topics: Iterable[str] = (),
+    enough: Callable[[torture.Torture], object] = lambda run: True,
     **options: Any,
 ) -> Iterator[tuple[torture.Torture, Verdict]]:
     """A torture that broke no rule and left nothing, under a seed that is printed. least, topics:
-    faults, and topics that were sent, without which it goes on; options: of `torture.running`."""
+    faults, and topics that were sent, without which it goes on; so it does until what was done is
+    `enough`; options: of `torture.running`."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     with contextlib.ExitStack() as stack:
@@ -63,6 +65,7 @@ def tortured(
             run = stack.enter_context(torture.running(name, folder, processes, seed, **options))
         except CannotHave as reason:
             pytest.skip(str(reason))
+        run.enough = enough
         if least:
             run.faults_after, run.least_faults, run.least_topics = 1.0, least, {*topics}
         verdict = run.run(seconds)

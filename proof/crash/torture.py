@@ -130,8 +130,9 @@ class Torture:
     def __post_init__(self) -> None:
         self.over = threading.Event()
         self.faults_after = FAULTS_AFTER_SECONDS
-        # Until these are done, or were sent, it goes on, however slow the machine.
+        # Until these are done, or were sent, or it is enough, it goes on, however slow the machine.
         self.least_faults, self.least_topics = 0, set[str]()
+        self.enough: Callable[[Torture], object] = lambda run: True
         self.sent: set[str] = set()  # topics
         self.features = Features(self.trial, self.chance)
         self.can_commit_late = self.trial.app.engine.dialect.name != "sqlite"
@@ -142,7 +143,7 @@ class Torture:
         self.epochs: Epochs | None = None
         if isinstance(self.server, PostgreSQLPair) and not self.server.synchronous:
             self.epochs = Epochs(self.trial, self.server)
-        self.cutter.when = lambda: 2 * len(self._ready()) > self.processes
+        self.cutter.when = self._most_work
 
     def run(self, seconds: float) -> Verdict:
         """Faults for so long, then peace until nothing is left, then the verdict."""
@@ -194,7 +195,8 @@ class Torture:
             self.idle.append((idle_since, time.monotonic() + self.trial.lease))
 
     def _lacks_faults(self) -> bool:
-        return self.score.kills + self.score.orderly < self.least_faults
+        done = self.score.kills + self.score.orderly
+        return done < self.least_faults or not self.enough(self)
 
     def _plan(self) -> list[tuple[Callable[[], bool], float, float]]:
         scenario = self.scenario
@@ -234,12 +236,16 @@ class Torture:
     def _ready(self) -> list[Consumer]:
         return [c for c in self.lives if c.running and c.is_ready and not c.told_to_stop]
 
+    def _most_work(self) -> bool:
+        return 2 * len(self._ready()) > self.processes
+
     # Each tells whether it was done; what finds no process is tried again. One is left alone:
-    # what the dead held must be recovered in time, by a living one.
+    # what the dead held must be recovered in time, by a living one. And most must work: where a
+    # start takes long, there would be nothing but starts.
 
     def _to_one(self, act: Callable[[Consumer], None]) -> bool:
         found = self._ready()
-        if len(found) < 2:
+        if len(found) < 2 or not self._most_work():
             return False
         act(self.chance.choice(found))
         return True
@@ -275,7 +281,7 @@ class Torture:
         if isinstance(self.server, pairs.Pair):
             return self._fail_over(self.server)
         if isinstance(self.server, pooled.Pooled):
-            return self._harm_pooled(self.server)
+            return self._most_work() and self._harm_pooled(self.server)
         if self.server.name == "mariadb":
             self.server.kill()
         elif self.chance.random() < 0.5:
