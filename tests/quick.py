@@ -3,7 +3,8 @@
 A test of several databases is quick on one of them, each test on another: five of six on SQLite,
 where it takes half the time. One with parameters is quick with each of them: with one on
 PostgreSQL, one on MariaDB and the others on SQLite. Only what decides between databases, and the
-crash tests, are quick on all (ON_ALL). A mark at the test says otherwise:
+crash tests, are quick on all (ON_ALL). A run that leaves out servers, by `-k "not postgresql ..."`,
+takes each on what is left. A mark at the test says otherwise:
 
   long            it takes seconds, or what it proves is proved by a quick one: all of it is long
   quick           it is quick with all its parameters, on all databases
@@ -56,6 +57,7 @@ ON_EACH_VERSION = ("test_torture_breaks_no_rule",)
 def long_ones(items: list[pytest.Item]) -> Iterator[pytest.Item]:
     """Those of the collected tests that are left to `make proof`."""
     twins: dict[tuple[str, str, str], dict[str, pytest.Item]] = defaultdict(dict)
+    asked = items[0].config.getoption("keyword") if items else ""  # -k "not postgresql and ..."
     for item in items:
         file = item.nodeid.split("::")[0]
         given = getattr(item, "callspec", None)
@@ -81,7 +83,7 @@ def long_ones(items: list[pytest.Item]) -> Iterator[pytest.Item]:
     taken = set()
     for (file, test, rest), found in twins.items():
         names = [name for name in sorted(found) if not found[name].get_closest_marker("skip")]
-        names = names or sorted(found)
+        names = [name for name in names if f"not {name}" not in asked] or sorted(found)
         chance = zlib.crc32(f"{test}[{rest}]".encode())
         quick = names[chance % len(names)]
         alone = cases[file, test] == 1
