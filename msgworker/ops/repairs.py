@@ -405,6 +405,7 @@ def _would_with_successors(selection: Selection, *, also_done: bool) -> DryRun:
             behind = {row.msg_id for rows in tails.rows.values() for row in rows}
             portions = t.portions(sorted(behind))
             away = {i for some in portions for i in change.given_up(conn, t, some)}
+            taken = selection.taken(conn, sorted({*heads, *behind} - away - running.keys()))
         for head in heads:
             if head in ids:
                 continue
@@ -414,6 +415,9 @@ def _would_with_successors(selection: Selection, *, also_done: bool) -> DryRun:
             rows = [states[head]] if head in states else []
             rows += [row for row in tails.behind(head) if row.msg_id not in away]
             over = [row for row in rows if row.status in (Status.FAILED, Status.DONE)]
+            if cannot := [row.msg_id for row in over if row.msg_id in taken]:
+                found.skips.add([taken.get(head) or taken[cannot[0]]])
+                continue
             ids.update(row.msg_id for row in over)
             done.update(row.msg_id for row in over if row.status == Status.DONE)
         found.skips.add(skip for i, skip in page.skips.items() if i not in ids)

@@ -225,7 +225,7 @@ class Selection:
                     skips = self.refusals(conn, ids)
                 behind, late = self._late(conn, [i for i in ids if i not in skips])
                 skips |= late
-                skips |= self._taken(conn, [i for i in ids if i not in skips])
+                skips |= self.taken(conn, [i for i in ids if i not in skips])
         except TookTooLong as error:
             if self.ids is None or not self.action.in_order or self.clock.seconds is not None:
                 raise
@@ -274,7 +274,8 @@ class Selection:
         late = change.ran_later(conn, self.tables, ordered, wanted=self.wanted)
         return behind, {i: Skip(i, Why.RAN_LATER, late[i]) for i in ids if i in late}
 
-    def _taken(self, conn: Connection, ids: list[int]) -> dict[int, Skip]:
+    def taken(self, conn: Connection, ids: list[int]) -> dict[int, Skip]:
+        """Those of the messages that are skipped, since another one holds their key."""
         if self.action.key_taken != "skip":
             return {}
         taken = change.taken(conn, self.tables, ids)
@@ -284,7 +285,7 @@ class Selection:
         """Those of the locked messages whose key is taken; if they go on without, it is removed."""
         if self.action.key_taken == "without":
             change.free_keys(conn, self.tables, list(change.taken(conn, self.tables, ids)))
-        return self._taken(conn, ids)
+        return self.taken(conn, ids)
 
     def overtaken(self, conn: Connection, ids: list[int], behind: Behind) -> dict[int, Skip]:
         """Those of the messages behind which a later one of their object has run since the read."""

@@ -568,7 +568,9 @@ def test_a_forced_rerun_goes_on_without_the_key_that_is_taken(app, table):
 def test_of_messages_with_one_key_that_are_rerun_together_one_gets_it(app, table, behind):
     first, second = dead(app, object_id="a"), dead(app, object_id="a")
     ids = [first] if behind else [first, second]
+    would = app.ops.rerun(ids=ids, with_successors=behind, dry_run=True)
     found = app.ops.rerun(ids=ids, with_successors=behind)
+    assert (would.changed, would.skips) == (found.changed, found.skips)
     assert found.changed == (0 if behind else 1)  # those behind it would run without it
     assert found.skips[0].why == "its unique key is taken"
     assert table.statuses == [-1, -1] if behind else [0, -1]
