@@ -448,6 +448,25 @@ def test_on_done_sends_a_message_about_each_that_is_done(app, options):
     }
 
 
+@pytest.mark.requires("listen")
+@pytest.mark.parametrize("options", BATCHES, ids=["plain", "own", "batch", "group", "plain batch"])
+def test_another_instance_is_told_of_a_message_about_one_that_is_done(postgresql, options):
+    app, other = (App(postgresql.url, poll_seconds=600.0, notify=True) for _ in range(2))
+    app.create_schema()
+    app.add_handler("t", lambda msg: None, on_done="t.done", **options)
+    ran: list[Any] = []
+    other.add_handler("t.done", lambda msg: ran.append(msg.payload))
+    with other.worker(threads=1) as worker:
+        worker.start()
+        send(app, "first", topic="t.done")
+        until(lambda: len(ran) == 1, "it listens")
+        send(app, "a", topic="t")
+        app.drain(**NOW)
+        until(lambda: len(ran) == 2, "it is told")
+    app.engine.dispose()
+    other.engine.dispose()
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -33,7 +33,7 @@ from msgworker.schema.rule import Rule, Verdict
 from msgworker.store import lease, recover
 from msgworker.store.claim import OF_A_ROW
 from msgworker.store.rows import MIN_ID
-from msgworker.store.send import send_all
+from msgworker.store.send import notify, send_all
 
 BEAT_SHARE = 0.5
 """Maximum share of the time between two rounds that a round spends on recovery."""
@@ -331,6 +331,8 @@ class Recovery:
             if sends_on_dead:  # each once, since only one instance gives a row back
                 about = [follow_ups(registry, tables, row, Outcome.DEAD, text) for row in died]
                 send_all(conn, tables, [one for sends in about for one in sends])
+                if any(about) and setup.channel is not None:
+                    notify(conn, setup.channel)
             cancelled = self.on_recovered(conn, ids)
         events: list[Event] = [*(Dead(me, row, text) for row in died), *cancelled]
         for event in events:

@@ -32,7 +32,6 @@ from msgworker.message import Message, Outcome, Outgoing, Settled, topic_of
 from msgworker.store import done, recover
 from msgworker.store import settle as store
 from msgworker.store.rows import Row
-from msgworker.store.send import send_all
 from msgworker.store.settle import OutOfDate
 
 # --- What a batch is made of, and how it may end.
@@ -436,12 +435,12 @@ class BatchCaller:
             if misuse is None:
                 raise
             raise misuse from None
+        sends = list[Outgoing]()
         if self._setup.registry.has_follow_ups:
             registry = self._setup.registry
-            rows = [row for one in taken for row in one.lane.taken()]
-            about = [follow_ups(registry, tables, row, Outcome.DONE, None) for row in rows]
-            send_all(conn, tables, [one for sends in about for one in sends])
-        self._caller.send_with(conn, [sent for one in taken for sent in one.sends])
+            for row in [row for one in taken for row in one.lane.taken()]:
+                sends += follow_ups(registry, tables, row, Outcome.DONE, None)
+        self._caller.send_with(conn, [*sends, *(sent for one in taken for sent in one.sends)])
         return flagged
 
     def _was_committed(self, taken: list[Taken]) -> bool:

@@ -482,7 +482,7 @@ class Caller:
             raise connections.misled("the handler", stage.led)
 
     def send_with(self, conn: Connection, sent: Sequence[Outgoing]) -> None:
-        """Insert what an async handler has sent, in the transaction of its outcome."""
+        """Insert what is sent with an outcome, in its transaction."""
         if sent:
             send_all(conn, self._setup.tables, sent)
             if self._setup.channel is not None:
@@ -552,7 +552,7 @@ class Caller:
             if why is None:
                 done.check_not_kept(conn, tables, lane.row.msg_id, me=me)
             raise why or LostClaim(lane.row.msg_id, lane.owner)
-        if sent and self._setup.channel is not None:
+        if one.sends and self._setup.channel is not None:
             notify(conn, self._setup.channel)
         return became
 
