@@ -281,7 +281,10 @@ def open_job(
 
     refuse_jobs(tables)
     if not isinstance(name, str) or not 0 < len(name.strip()) <= len(name) <= MAX_JOB:
-        raise ConfigError(f"the name of a job is a text of 1 to {MAX_JOB} characters, got {name!r}")
+        raise ConfigError(
+            f"the name of a job is a text of 1 to {MAX_JOB} characters, not of spaces alone; "
+            f"got {name!r:.120}"
+        )
     if "\x00" in name or not is_text(name):
         raise ConfigError(f"the name {name!r:.120} holds a NUL or half of a surrogate pair")
     if fitting(name, tables.own_codec) != name:

@@ -52,7 +52,7 @@ def fill(app: App, text: str) -> list[int]:
     ops.pause(text, reason=text)
     ops.cancel(ids[3], reason=f"because {text}")
     if BY_JOB in app.tables.names:
-        told = clean(text, 190)
+        told = clean(text if text.strip() else PLAIN, 190)
         app.job(told, on_complete=(clean(text, 100), {told: told}, told), opened_by=text)
     app.add_handler("t", lambda msg: None)
     name = "".join(c for c in text[:60] if c.isprintable()).strip()
