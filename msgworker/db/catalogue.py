@@ -4,6 +4,7 @@ values, and the settings and plans of the server."""
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -44,11 +45,24 @@ def columns_there(
     """The columns of tables and views that are there, by name; one statement where the database
     describes many tables in one."""
     if type(inspector.dialect).get_multi_columns is DefaultDialect.get_multi_columns:
-        return {name: list(inspector.get_columns(name, schema=schema)) for name in names}
-    found = inspector.get_multi_columns(
-        schema=schema, filter_names=names, kind=ObjectKind.ANY, scope=ObjectScope.ANY
-    )
+        return {name: columns_of(inspector, name, schema) for name in names}
+    with of_any_type():
+        found = inspector.get_multi_columns(
+            schema=schema, filter_names=names, kind=ObjectKind.ANY, scope=ObjectScope.ANY
+        )
     return {name: list(columns) for (_, name), columns in found.items()}
+
+
+def columns_of(inspector: Inspector, name: str, schema: str | None) -> list[Any]:
+    """The columns of a table or view that is there."""
+    with of_any_type():
+        return list(inspector.get_columns(name, schema=schema))
+
+
+def of_any_type() -> warnings.catch_warnings[None]:
+    """Without SQLAlchemy's warning of each column whose type it does not know: a user's table may
+    have such, and of those that matter `requirements` says what is wrong."""
+    return warnings.catch_warnings(action="ignore", category=sa.exc.SAWarning)
 
 
 def is_there(inspector: Inspector, table: sa.Table) -> bool | None:

@@ -214,7 +214,7 @@ def subject_of(
     except DBAPIError as error:
         raise_lost(error)
         no_rule = f"the rule of the table cannot be read: {reason_of(error)}"
-    described = inspector.get_columns(spec.bare_name, schema=spec.schema)
+    described = catalogue.columns_of(inspector, spec.bare_name, spec.schema)
     kinds, columns = describe.kinds_of(described), describe.by_name(described)
     lacking = [n for role, n in spec.names().items() if n.lower() not in columns]
     ideal = _with(spec, database, kinds, lacking)

@@ -25,7 +25,13 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateIndex
 
 from msgworker.counted import plural
-from msgworker.db.catalogue import columns_there, name_holder, names_there, refuses_all_writes
+from msgworker.db.catalogue import (
+    columns_of,
+    columns_there,
+    name_holder,
+    names_there,
+    refuses_all_writes,
+)
 from msgworker.db.connections import connecting, spoil, unavailable, writing
 from msgworker.db.database import (
     AN_INSTANT,
@@ -454,7 +460,7 @@ def _wanted(
         if why := requirements.lacks_where(live, indexes):
             raise SchemaError(f"nothing is changed in table {live.name}: {why}")
         requirements.refuse_unfit(inspector, live, database)
-    kinds = describe.kinds_of(inspector.get_columns(live.bare_name, schema=live.schema))
+    kinds = describe.kinds_of(columns_of(inspector, live.bare_name, live.schema))
     describe.require_columns(live, kinds)
     if live.is_default:
         there = {name.lower() for name in kinds}

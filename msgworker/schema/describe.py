@@ -59,7 +59,7 @@ def look(
     if not exists:
         return LiveTable(exists)
     if described is None:
-        described = inspector.get_columns(table.name, schema=table.schema)
+        described = catalogue.columns_of(inspector, table.name, table.schema)
     conn = on(inspector)
     return LiveTable(True, by_name(described), of(conn).indexes_of(conn, table, inspector))
 
@@ -170,7 +170,7 @@ def for_table(inspector: Inspector, spec: MessageTable, database: Database) -> D
         return database
     names = spec.names()
     bases = {names[role].lower() for role in COMPUTED_FROM if role in names}
-    with warnings.catch_warnings(action="ignore"):  # of types, which `requirements` judges
+    with catalogue.of_any_type():
         keys = inspector.get_foreign_keys(spec.bare_name, schema=spec.schema)
     for key in keys:
         options = {act: str(does).upper() for act, does in key.get("options", {}).items()}
@@ -338,9 +338,9 @@ def read(
     database: Database,
     described: Sequence[Any] | None = None,
 ) -> Live:
-    """The live table of the name in `spec`. described: what `inspector.get_columns` gave."""
+    """The live table of the name in `spec`. described: what `columns_of` gave."""
     if described is None:
-        described = inspector.get_columns(spec.bare_name, schema=spec.schema)
+        described = catalogue.columns_of(inspector, spec.bare_name, spec.schema)
     every = {str(c["name"]): _column(c) for c in described}
     names, table = live_names(spec, kinds_of(described)), bare(spec)
     ids, guard = names.get("object_id", ""), spec.index_name("guard")

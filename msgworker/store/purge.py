@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
-from msgworker.db.catalogue import column_types, policies_of
+from msgworker.db.catalogue import column_types, of_any_type, policies_of
 from msgworker.db.clock import UtcDateTime, utc_of
 from msgworker.db.types import NamedType, bytewise
 from msgworker.errors import ConfigError, SchemaError
@@ -203,7 +203,8 @@ def open_archive(conn: Connection, t: Tables, name: str) -> Archive:
 
 
 def _read(conn: Connection, name: str, schema: str | None) -> sa.Table:
-    return sa.Table(name, sa.MetaData(), schema=schema, autoload_with=conn)
+    with of_any_type():
+        return sa.Table(name, sa.MetaData(), schema=schema, autoload_with=conn)
 
 
 def _copied(

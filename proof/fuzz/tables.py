@@ -42,7 +42,7 @@ WHOLE_SAID = ("storage engine", "has partitions", "old versions", "pool", "isola
 """Refusals that name no column."""
 MENDS = re.compile(
     r"ALTER TABLE|create the table again|MessageTable\(|primary key|init-db|columns? |QueuePool"
-    r"|\(act\)"
+    r"|\(act\)|drop it"
 )
 POOLS: Mapping[str, Mapping[str, Any]] = {
     "NullPool": {"poolclass": sa.NullPool},

@@ -122,6 +122,20 @@ def test_a_column_shard_that_holds_texts_is_theirs(database, make_app):
         assert conn.exec_driver_sql("SELECT DISTINCT shard FROM tb").all() == [("eu-west",)]
 
 
+@pytest.mark.quick
+@pytest.mark.requires("common_sql")
+def test_a_column_of_a_type_that_sqlalchemy_does_not_know_is_no_reason_to_warn(database, make_app):
+    make_table(database, place={"postgresql": "int4multirange"}.get(database.name, "point"))
+    app = make_app(table=MessageTable("tb"))
+    app.create_schema()
+    app.add_handler(None, lambda msg: None)
+    send(app, "a", None, topic="default")
+    app.ops.doctor()
+    assert app.drain(linger=0).done == 2
+    app.upgrade_schema()
+    assert app.ops.purge(0.001, archive_to="old").changed == 2
+
+
 @pytest.mark.requires("common_sql")
 def test_a_status_without_a_default_is_sent_under_its_own_name(database, make_app):
     kind = {"postgresql": "BIGSERIAL PRIMARY KEY", "mariadb": "BIGINT AUTO_INCREMENT PRIMARY KEY"}
