@@ -66,7 +66,10 @@ _shared: list[Fleet] = []  # of a run on several processes, in the one that star
 
 def pytest_configure(config: pytest.Config) -> None:
     """Where the tests run on several processes (xdist), start the servers once, for all of them;
-    what they need is installed by one process, too."""
+    what they need is installed by one process, too. Files of one folder are named one behind the
+    other: pytest 9.1 loses fixtures of the folder else (pytest-dev/pytest#14971)."""
+    if any(".py" in one for one in config.args):
+        config.args.sort()
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
         config.pluginmanager.register(NamesFailures(config))
         _shared.append(Fleet(durable=False))
