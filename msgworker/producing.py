@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeGuard, TypeVar, cast
 from uuid import UUID
@@ -188,8 +189,10 @@ class Job:
         self._transaction = transaction
         self._engine = engine
         self._of_its_own = of_its_own
-        # The transactions that have sent into it, by thread.
+        # The transactions that have sent into it, by thread; of connections that are not
+        # SQLAlchemy's the last of each.
         self._senders: dict[int, WeakSet[RootTransaction]] = {}
+        self._borrowed: dict[int, Borrowed] = {}
 
     def __repr__(self) -> str:
         return f"<Job {self.job_id}{'' if self.name is None else f' {self.name!r}'}>"
@@ -204,8 +207,10 @@ class Job:
         """
         if conn is not None:
             return self._seal(connection_of(conn))
-        ours = self._senders.get(get_ident(), ())
-        if self._of_its_own and any(sender.is_active for sender in ours):
+        me = get_ident()
+        lent, ours = self._borrowed.get(me), self._senders.get(me, ())
+        waits = lent is not None and not lent.commits_each
+        if self._of_its_own and (waits or any(sender.is_active for sender in ours)):
             raise ConfigError(
                 f"job {self.job_id} was sent into by a transaction that is still open: this seal "
                 "would wait for it. Use job.seal(conn), open it with App.job(..., conn=conn), or "
@@ -238,8 +243,14 @@ class Job:
 
     def sent(self, conn: Connection) -> None:
         """Something is sent into it in the transaction of this connection."""
-        if not isinstance(conn, Borrowed) and (sender := conn.get_transaction()) is not None:
+        if isinstance(conn, Borrowed):
+            self._borrowed[me := get_ident()] = conn
+            conn.on_commit(partial(self._committed, me))
+        elif (sender := conn.get_transaction()) is not None:
             self._senders.setdefault(get_ident(), WeakSet()).add(sender)
+
+    def _committed(self, thread: int) -> None:
+        self._borrowed.pop(thread, None)
 
     def __enter__(self) -> Job:
         return self

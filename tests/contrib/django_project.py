@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from typing import Any
 
 import django
@@ -124,6 +125,19 @@ def tests() -> None:
     teardown_databases(made, verbosity=0)
 
 
+def jobs() -> None:
+    opened, rolled_back = app().job("run"), app().job("rolled back")
+    with transaction.atomic():
+        send("other", job=opened)
+        told["within"] = raised(opened.seal)
+    told["after"] = [opened.seal(), opened.seal()]
+    with suppress(IntegrityError), transaction.atomic():
+        send("other", job=rolled_back)
+        raise IntegrityError
+    told["rolled_back"] = rolled_back.seal()
+    told["counts"] = [app().ops.job(one.job_id).waiting.count for one in (opened, rolled_back)]
+
+
 def refuse() -> None:
     """Handlers that no App would take are refused at their own line, and leave the others alone."""
 
@@ -155,5 +169,5 @@ def refuse() -> None:
 if __name__ == "__main__":
     call_command("migrate", verbosity=0)
     app().create_schema()
-    {one.__name__: one for one in (produce, handle, tests, refuse)}[sys.argv[1]]()
+    {one.__name__: one for one in (produce, handle, tests, refuse, jobs)}[sys.argv[1]]()
     print(json.dumps(told))
