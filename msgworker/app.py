@@ -847,16 +847,17 @@ class App(Declaring):
             found = [worker.instance for worker in self._workers]
         return [one for one in found if one is not None]
 
-    def _gauges(self) -> tuple[int, int, int, int, float | None]:
-        """Of the instances of this App that run in this process, for metrics: how many there are,
-        their handler threads, how many cannot reach the database, how many claim nothing until
-        they reach the locks of their scope, and the least margin of their leases."""
+    def _gauges(self) -> dict[str, Any]:
+        """Of the instances of this App in this process, what `Known` of metrics has of them."""
         mine = self._running()
         margins = [m for one in mine if (m := one.shared.identity.tenure.margin) is not None]
-        threads = sum(one.setup.threads for one in mine)
-        away = sum(one.shared.away.seconds > 0 for one in mine)
-        locks = sum(one.member is not None and one.member.away() > 0 for one in mine)
-        return len(mine), threads, away, locks, min(margins, default=None)
+        return {
+            "instances": len(mine),
+            "threads": sum(one.setup.threads for one in mine),
+            "away": sum(one.shared.away.seconds > 0 for one in mine),
+            "locks_away": sum(one.member is not None and one.member.away() > 0 for one in mine),
+            "margin": min(margins, default=None),
+        }
 
     def web(
         self,

@@ -388,6 +388,25 @@ def test_a_step_that_fails_leaves_the_session_of_a_revision_as_it_was(database):
         assert conn.exec_driver_sql(limit).scalar() == before
 
 
+def test_a_step_that_fails_says_why_where_the_revision_has_the_only_connection(database):
+    kept.restore(database.engine(), 4)
+    pool = {"pool_size": 1, "max_overflow": 0, "pool_timeout": 1, "poolclass": sa.QueuePool}
+    engine = sa.create_engine(database.url, **pool)
+    sa.event.listen(engine, "before_cursor_execute", refuse_indexes)
+    database, table = database_of(engine), MessageTable()
+    with (
+        engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn,
+        pytest.raises(SchemaError, match=r"cannot upgrade the schema: .*not this one"),
+    ):
+        apply.upgrade(engine, table, database, message_table=True, conn=conn)
+    engine.dispose()
+
+
+def refuse_indexes(conn, cursor, statement, *_):
+    if re.search(r"\bADD |CREATE (UNIQUE )?INDEX", statement):
+        raise sa.exc.ProgrammingError(statement, {}, Exception("not this one"))
+
+
 def fail_at_alter(conn, cursor, statement, *_):
     if "ALTER TABLE" in statement:
         raise RuntimeError(statement)

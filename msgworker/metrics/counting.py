@@ -209,8 +209,7 @@ class Known(NamedTuple):
 def known_of(app: App) -> Known:
     """Of the instances of an App in this process."""
     names = [one.name for one in app.schedules]
-    instances, threads, away, locks, margin = app._gauges()
-    return Known(app.topics or (), names, *app.load, instances, threads, away, locks, margin)
+    return Known(app.topics or (), names, *app.load, **app._gauges())
 
 
 class Counting:

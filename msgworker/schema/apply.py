@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
@@ -331,7 +331,7 @@ def upgrade(
     """
 
     def look() -> Plan:
-        with connecting(engine) if conn is None else nullcontext(conn) as looking:
+        with _looking(engine, conn) as looking:
             return plan(looking, spec, database, message_table=message_table, new=new)
 
     new: set[str] = set()
@@ -354,9 +354,9 @@ def upgrade(
                     continue
                 attempts += 1
                 if not _may_be_free(step, error, attempts):
-                    with connecting(engine) as looking:
+                    with _looking(engine, conn) as looking:
                         t, _ = _wanted(sa.inspect(looking), spec, database)
-                    raise _refused(engine, t, step, error, "upgrade") from error
+                    raise _refused(engine, t, step, error, "upgrade", conn) from error
                 continue
             if step.kind == "table":
                 new.add(step.table)
@@ -409,7 +409,19 @@ def _run_as_written(conn: Connection, statement: str) -> None:
     conn.exec_driver_sql(statement, execution_options={"no_parameters": True})
 
 
-def _refused(engine: Engine, t: Tables, step: Step, error: DBAPIError, verb: str) -> Exception:
+def _looking(engine: Engine, conn: Connection | None) -> AbstractContextManager[Connection]:
+    """The caller's connection, whose pool may have no other, or one of ours."""
+    return connecting(engine) if conn is None else nullcontext(conn)
+
+
+def _refused(
+    engine: Engine,
+    t: Tables,
+    step: Step,
+    error: DBAPIError,
+    verb: str,
+    conn: Connection | None = None,
+) -> Exception:
     why = f"cannot {verb} the schema: {reason_of(error)}"
     kind = trouble(error)
     if kind is Trouble.LOST:
@@ -420,8 +432,8 @@ def _refused(engine: Engine, t: Tables, step: Step, error: DBAPIError, verb: str
         why += "; several messages hold one unique key: `msgworker doctor` names them"
     if kind is Trouble.OTHER and step.kind == "index":
         table = next(one for one in (t.message, *own_tables(t)) if one.name == step.table)
-        with connecting(engine) as conn:
-            holder = name_holder(conn, table, *step.names)
+        with _looking(engine, conn) as looking:
+            holder = name_holder(looking, table, *step.names)
         why += f". It is the name of {holder}: rename that, then run this again" if holder else ""
     if kind is Trouble.AGAIN:
         why += f". Table {step.table} is in use by long transactions; run this again"
