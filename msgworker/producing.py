@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeGuard, TypeVar, cast
 from uuid import UUID
@@ -189,8 +188,7 @@ class Job:
         self._transaction = transaction
         self._engine = engine
         self._of_its_own = of_its_own
-        # The transactions that have sent into it, by thread; of connections that are not
-        # SQLAlchemy's the last of each.
+        # The transactions that have sent into it, by thread; of borrowed connections the last.
         self._senders: dict[int, WeakSet[RootTransaction]] = {}
         self._borrowed: dict[int, Borrowed] = {}
 
@@ -245,12 +243,9 @@ class Job:
         """Something is sent into it in the transaction of this connection."""
         if isinstance(conn, Borrowed):
             self._borrowed[me := get_ident()] = conn
-            conn.on_commit(partial(self._committed, me))
+            conn.on_commit(lambda: self._borrowed.pop(me, None))
         elif (sender := conn.get_transaction()) is not None:
             self._senders.setdefault(get_ident(), WeakSet()).add(sender)
-
-    def _committed(self, thread: int) -> None:
-        self._borrowed.pop(thread, None)
 
     def __enter__(self) -> Job:
         return self
@@ -292,10 +287,8 @@ def open_job(
 
     refuse_jobs(tables)
     if not isinstance(name, str) or not 0 < len(name.strip()) <= len(name) <= MAX_JOB:
-        raise ConfigError(
-            f"the name of a job is a text of 1 to {MAX_JOB} characters, not of spaces alone; "
-            f"got {name!r:.120}"
-        )
+        text = f"the name of a job is a text of 1 to {MAX_JOB} characters, not of spaces alone"
+        raise ConfigError(f"{text}; got {name!r:.120}")
     if "\x00" in name or not is_text(name):
         raise ConfigError(f"the name {name!r:.120} holds a NUL or half of a surrogate pair")
     if fitting(name, tables.own_codec) != name:
@@ -384,7 +377,7 @@ class Borrowed:
     def commits_each(self) -> bool:
         raise NotImplementedError
 
-    def on_commit(self, fn: Callable[[], None]) -> None:
+    def on_commit(self, fn: Callable[[], object]) -> None:
         """Call `fn` when the caller has committed."""
         raise NotImplementedError
 

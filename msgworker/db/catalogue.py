@@ -47,9 +47,7 @@ def columns_there(
     if type(inspector.dialect).get_multi_columns is DefaultDialect.get_multi_columns:
         return {name: columns_of(inspector, name, schema) for name in names}
     with of_any_type():
-        found = inspector.get_multi_columns(
-            schema=schema, filter_names=names, kind=ObjectKind.ANY, scope=ObjectScope.ANY
-        )
+        found = inspector.get_multi_columns(schema, names, ObjectKind.ANY, ObjectScope.ANY)
     return {name: list(columns) for (_, name), columns in found.items()}
 
 
@@ -60,8 +58,7 @@ def columns_of(inspector: Inspector, name: str, schema: str | None) -> list[Any]
 
 
 def of_any_type() -> warnings.catch_warnings[None]:
-    """Without SQLAlchemy's warning of each column whose type it does not know: a user's table may
-    have such, and of those that matter `requirements` says what is wrong."""
+    """Without SQLAlchemy's warnings of types that it does not know: `requirements` judges those."""
     return warnings.catch_warnings(action="ignore", category=sa.exc.SAWarning)
 
 

@@ -491,7 +491,7 @@ class DjangoConnection(Borrowed):
             connections[self.alias].in_atomic_block
         )
 
-    def on_commit(self, fn: Callable[[], None]) -> None:
+    def on_commit(self, fn: Callable[[], object]) -> None:
         # Without autocommit Django calls none.
         with suppress(transaction.TransactionManagementError):
             transaction.on_commit(fn, using=self.alias)
