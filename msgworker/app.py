@@ -109,7 +109,6 @@ class App(Declaring):
         self._producing: weakref.WeakSet[Any] = weakref.WeakSet()
         self._fair_lock: FairLock | None = None
         self._drains = Counter[int]()  # by process: a child runs none of its parent's
-        self._refuse_away: Callable[[Any], None] = lambda object_id: None  # see `Databases`
 
     @classmethod
     def from_config(cls, conf: config.Configuration | None = None, *, label: str = "") -> App:
@@ -825,7 +824,6 @@ class App(Declaring):
             schedules=tuple(self._timers.all()),
             events=Events(self._events),
             tracer=self._tracer,
-            refuse_away=self._refuse_away,
         )
 
     @property

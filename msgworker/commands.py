@@ -34,7 +34,8 @@ class Started:
 
     program, brought: how the command line is called, and the App that this brings by itself
     (Django). given: the options that say which App and database, by their names, as a shell takes
-    them and without passwords; a setting that has no option by the name of its variable.
+    them and without passwords; a setting that has no option by the name of its variable. locks: ""
+    if the file of the configuration says where they are.
     """
 
     program: str = "msgworker"
@@ -50,11 +51,11 @@ class Started:
         for option, value in self.given.items():
             if option.isupper():
                 variables += [f"{option}={value}"] if takes(name, "url") else []
-            elif option != "app_ref" and takes(name, option):
+            elif value and option != "app_ref" and takes(name, option):
                 told += [f"--{option.removesuffix('_file').replace('_', '-')}", value]
         if rest.startswith((" ".join(told) or APP_EXAMPLE, APP_EXAMPLE)):
             told = []  # it has an App already, as a text that another process has stored
-        if {"locks", "config_file"} & self.given.keys():  # it says where locks are
+        if "locks" in self.given:
             rest = rest.removeprefix("--locks URL")
         return " ".join(part for part in (*variables, self.program, name, *told, rest) if part)
 

@@ -11,7 +11,6 @@ import re
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 from weakref import WeakKeyDictionary
 
@@ -61,7 +60,6 @@ class Databases(Declaring):
         self._known: WeakKeyDictionary[Pool, set[str]] = WeakKeyDictionary()
         for name, app in self.apps.items():
             app.label = app.label or f"{name}.{socket.gethostname()}"
-            app._refuse_away = partial(self._refuse_away, name)
 
     def __repr__(self) -> str:
         return f"Databases({', '.join(self.apps)})"
@@ -130,16 +128,6 @@ class Databases(Declaring):
                 "a unique_key is unique in one database, and a message without an object may go to "
                 "any of them; give an object_id, or send with the App of one: databases.apps[name]"
             )
-
-    def _refuse_away(self, here: str, object_id: Any) -> None:
-        """Raise ConfigError if a handler in this database sends to an object of another one."""
-        if object_id is None or (name := self.name_of(object_id)) == here:
-            return
-        raise ConfigError(
-            f"object {object_id!r:.80} belongs to database {name}, and ctx.send sends in the one "
-            f"of its handler, {here}, where nothing keeps the order of that object; send it in a "
-            "transaction of its own, databases.of(object_id).engine.begin()"
-        )
 
     def _place_of(self, conn: Connection | Session, object_id: Any) -> str:
         """The database of a send; raises ConfigError if `conn` leads to another one."""

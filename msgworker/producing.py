@@ -186,7 +186,7 @@ class Job:
         self.name = name
         self._tables = tables
         self._transaction = transaction
-        self._engine = engine
+        self._engine, self._alike = engine, WeakSet([engine])
         self._of_its_own = of_its_own
         # The transactions that have sent into it, by thread; of borrowed connections the last.
         self._senders: dict[int, WeakSet[RootTransaction]] = {}
@@ -211,8 +211,7 @@ class Job:
         if self._of_its_own and (waits or any(sender.is_active for sender in ours)):
             raise ConfigError(
                 f"job {self.job_id} was sent into by a transaction that is still open: this seal "
-                "would wait for it. Use job.seal(conn), open it with App.job(..., conn=conn), or "
-                "seal it after the COMMIT"
+                "would wait for it. Seal it after the COMMIT, or in it: job.seal(conn)"
             )
         with self._transaction() as own:
             return self._seal(own)
@@ -230,20 +229,23 @@ class Job:
         """Whether it may be one of these tables, to which a connection of this App's engine leads:
         another database has a job of the same id."""
         mine, theirs = self._tables.spec, tables.spec
-        if engine is self._engine or (
-            engine.url == self._engine.url and mine.schema == theirs.schema
-        ):
+        if engine in self._alike or (mine.schema is None) != (theirs.schema is None):
             return True
+        if engine.url == self._engine.url:
+            return mine.schema == theirs.schema
         with connecting(self._engine) as own:
             here = place_of(own, mine.name, mine.schema)
         there = place_of(conn, theirs.name, theirs.schema)
-        return here is None or there is None or here == there
+        if found := here is None or there is None or here == there:
+            self._alike.add(engine)
+        return found
 
     def sent(self, conn: Connection) -> None:
         """Something is sent into it in the transaction of this connection."""
         if isinstance(conn, Borrowed):
-            self._borrowed[me := get_ident()] = conn
-            conn.on_commit(lambda: self._borrowed.pop(me, None))
+            me = get_ident()
+            if conn.on_commit(lambda: self._borrowed.pop(me, None)):
+                self._borrowed[me] = conn
         elif (sender := conn.get_transaction()) is not None:
             self._senders.setdefault(get_ident(), WeakSet()).add(sender)
 
@@ -377,8 +379,8 @@ class Borrowed:
     def commits_each(self) -> bool:
         raise NotImplementedError
 
-    def on_commit(self, fn: Callable[[], object]) -> None:
-        """Call `fn` when the caller has committed."""
+    def on_commit(self, fn: Callable[[], object]) -> bool:
+        """Call `fn` when the caller has committed; False if nothing will call it."""
         raise NotImplementedError
 
 

@@ -76,6 +76,8 @@ class Call:
                 continue
             if origin == (self.file or "msgworker.toml"):
                 self.note(CONFIG_FILE, os.path.abspath(origin))
+                if name == "locks":
+                    self.invocation.given[name] = ""  # which the file has, with its password
             elif origin.startswith(("environment", "pyproject.toml")):
                 self.note(name, _as_text(name, value))
 

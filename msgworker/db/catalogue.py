@@ -4,7 +4,6 @@ values, and the settings and plans of the server."""
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -22,7 +21,7 @@ from sqlalchemy.types import TypeEngine
 
 from msgworker.db.database import At, Database, IdSource, Trouble, of, of_dialect, printing, quoted
 from msgworker.db.errors import raise_lost, trouble
-from msgworker.db.types import NUMBERS, ColumnLimit
+from msgworker.db.types import NUMBERS, ColumnLimit, of_any_type
 from msgworker.errors import ConfigError
 
 
@@ -55,11 +54,6 @@ def columns_of(inspector: Inspector, name: str, schema: str | None) -> list[Any]
     """The columns of a table or view that is there."""
     with of_any_type():
         return list(inspector.get_columns(name, schema=schema))
-
-
-def of_any_type() -> warnings.catch_warnings[None]:
-    """Without SQLAlchemy's warnings of types that it does not know: `requirements` judges those."""
-    return warnings.catch_warnings(action="ignore", category=sa.exc.SAWarning)
 
 
 def is_there(inspector: Inspector, table: sa.Table) -> bool | None:

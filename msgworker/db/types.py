@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -16,6 +18,16 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from msgworker.db.database import Database, of_dialect
 from msgworker.payload import fitting
+
+
+@contextmanager
+def of_any_type() -> Iterator[None]:
+    """Without SQLAlchemy's warnings of types that it does not know: a user's table may have such,
+    and of those that matter `schema/requirements.py` says what is wrong."""
+    with warnings.catch_warnings():
+        # Where two threads do so at once the filter may stay: it is of this one text.
+        warnings.filterwarnings("ignore", "Did not recognize type", sa.exc.SAWarning)
+        yield
 
 
 class OfDatabase(FunctionElement[Any]):

@@ -174,7 +174,6 @@ class Setup:
     of the table it claims from; None = all. schedules: those that the App declares. pid: its
     process; a forked child is not part of it. clock: monotonic seconds, see clock.py. tracer: makes
     spans. events: for the log, the tally and subscribers. loop, async_engine: of async handlers.
-    refuse_away: raises ConfigError for an object that has its home in another of several databases.
     """
 
     engine: sa.Engine
@@ -196,7 +195,6 @@ class Setup:
     events: Events = field(default_factory=Events)
     loop: Any = None
     async_engine: Any = None
-    refuse_away: Callable[[Any], None] = lambda object_id: None
 
     def asked(self, ids: Collection[str] = (), within: Slice | None = None) -> Asked:
         """The instance for which messages left are counted, and where. ids: see `Identity.ids`."""

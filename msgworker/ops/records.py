@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from msgworker import schedules
 from msgworker.config import nearest, whole
-from msgworker.errors import ConfigError, MsgworkerError, SchemaError
+from msgworker.errors import ConfigError, KeyUsed, MsgworkerError, SchemaError
 from msgworker.message import State
 from msgworker.ops.looks import MAX_PAGE
 from msgworker.ops.operation import Writing, in_one
@@ -396,6 +396,9 @@ class Jobs(Repairs):
         # The key of a request is that of the cancel: all before that may be done again.
         keyless = self._keyless()
         by, dry_run = keyless._asked("cancel_job", how, needs_reason="cancel-job")
+        key = self._acting.key
+        if key is not None and not dry_run and self.recorded(key) is not None:
+            raise KeyUsed(audit.KEY_USED)
         self._refuse_completed(job_id)
         asked: dict[str, Any] = {**how, "job": job_id, "rate": rate}
         if dry_run:

@@ -19,7 +19,7 @@ from msgworker.db import catalogue
 from msgworker.db.clock import Instants, instants_of, now
 from msgworker.db.database import At, Database, LiveIndex, of, printing
 from msgworker.db.errors import is_overtime, reason_of
-from msgworker.db.types import ColumnLimit, exact
+from msgworker.db.types import ColumnLimit, exact, of_any_type
 from msgworker.errors import SchemaError
 from msgworker.message import UNWRITABLE
 from msgworker.table.build import live_names
@@ -170,7 +170,7 @@ def for_table(inspector: Inspector, spec: MessageTable, database: Database) -> D
         return database
     names = spec.names()
     bases = {names[role].lower() for role in COMPUTED_FROM if role in names}
-    with catalogue.of_any_type():
+    with of_any_type():
         keys = inspector.get_foreign_keys(spec.bare_name, schema=spec.schema)
     for key in keys:
         options = {act: str(does).upper() for act, does in key.get("options", {}).items()}

@@ -35,6 +35,7 @@ Kind = Literal[_Messages, _Topics, _Jobs, "release-lock", _Schedules]
 """What is recorded. A row of a later version may have another one."""
 MOST_KEPT = 20_000
 """Characters of a payload that the audit keeps, before an edit and after it."""
+KEY_USED = "another request with this key is recorded; a key is for one"
 OLD_KEY = "key"
 """What earlier versions kept of a key there."""
 
@@ -133,7 +134,7 @@ def begin(
     except IntegrityError as error:
         if by.key is None:
             raise
-        raise KeyUsed("another request with this key is recorded; a key is for one") from error
+        raise KeyUsed(KEY_USED) from error
     assert made is not None
     return int(made[0])
 

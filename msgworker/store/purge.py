@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
-from msgworker.db.catalogue import column_types, of_any_type, policies_of
+from msgworker.db.catalogue import column_types, policies_of
 from msgworker.db.clock import UtcDateTime, utc_of
-from msgworker.db.types import NamedType, bytewise
+from msgworker.db.types import NamedType, bytewise, of_any_type
 from msgworker.errors import ConfigError, SchemaError
 from msgworker.message import Status
 from msgworker.store import items, jobs

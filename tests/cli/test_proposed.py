@@ -215,6 +215,9 @@ def test_commands_name_the_locks_of_their_program(
     assert crm("web", "crm:app", "--port", "0", env=given).exit_code == 0
     (folder / "msgworker.toml").write_text('locks = "zookeeper://127.0.0.1:1"\n')
     assert crm("web", "crm:app", "--port", "0").exit_code == 0
+    (folder / "log.toml").write_text('log_level = "error"\n')  # which says nothing of locks
+    assert crm("web", "crm:app", "--port", "0", "--config", "log.toml").exit_code == 0
+    assert told.pop() == "msgworker locks crm:app --config log.toml --locks URL"
     monkeypatch.setattr(work, "scoped", lambda *_: told.append(command("locks")))
     assert crm("drain", "crm:app", env=given).exit_code
     redis = "msgworker locks crm:app --locks 'redis://***@127.0.0.1:1/0'"

@@ -922,8 +922,11 @@ def test_a_cancel_of_a_job_by_a_request_with_a_key_cancels_its_messages(app, mon
     assert app.ops.recorded("INC-4711").changed == 2
     send(app, "late")
     edit(app, max(Table(app).column("msg_id")), job_id=job.job_id)
-    with pytest.raises(KeyUsed):
-        by_key.cancel_job(job.job_id, reason="wrong month")
+    other = opened(app, 1)
+    for one in (job, other):
+        with pytest.raises(KeyUsed):
+            by_key.cancel_job(one.job_id, reason="wrong month")
+    assert app.ops.job(other.job_id).cancelled_at is None
 
 
 def test_a_purge_leaves_dead_messages_that_a_job_waits_for(app):

@@ -491,10 +491,12 @@ class DjangoConnection(Borrowed):
             connections[self.alias].in_atomic_block
         )
 
-    def on_commit(self, fn: Callable[[], object]) -> None:
-        # Without autocommit Django calls none.
-        with suppress(transaction.TransactionManagementError):
+    def on_commit(self, fn: Callable[[], object]) -> bool:
+        try:
             transaction.on_commit(fn, using=self.alias)
+        except transaction.TransactionManagementError:  # without autocommit Django calls none
+            return False
+        return True
 
     def _values(self, compiled: Any, given: Mapping[str, Any]) -> list[Any]:
         values = compiled.construct_params(given)

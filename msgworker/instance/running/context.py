@@ -134,8 +134,7 @@ class FansOut(Protocol):
 
 
 class Sends(Protocol):
-    """What Context.send needs of the instance: its tables, the channel to notify, its tracer, and
-    what refuses an object that has its home in another database."""
+    """What Context.send needs of the instance: its tables, the channel to notify, its tracer."""
 
     @property
     def tables(self) -> Tables: ...
@@ -145,8 +144,6 @@ class Sends(Protocol):
     def channel(self) -> str | None: ...
     @property
     def tracer(self) -> NoTracer: ...
-    @property
-    def refuse_away(self) -> Callable[[Any], None]: ...
 
 
 _RETURNED: list[tuple[Any, Outgoing]] = []
@@ -266,14 +263,13 @@ class Context:
         )
         return self._send(message, self._msg.msg_id)
 
-    def _outgoing(self, topic: str, *what: Any, object_id: Any = None, **options: Any) -> Outgoing:
+    def _outgoing(self, topic: str, *what: Any, **options: Any) -> Outgoing:
         """The message to send, checked."""
         assert self._setup is not None
         tables = self._setup.tables
         refuse_topic(tables, topic)
         with self._setup.tracer.sending(topic) as sending:
-            message = outgoing(tables, topic, *what, object_id=object_id, **options)
-            self._setup.refuse_away(object_id)
+            message = outgoing(tables, topic, *what, **options)
             sending.carry((message.row,), tables.max_headers)
         return message
 
