@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App
+from msgworker.instance.claiming import heads
 from msgworker.instance.claiming import search as searching
 from msgworker.instance.claiming.heads import Look, Wanted
 from msgworker.instance.claiming.search import PASSING_SECONDS, TableSearch
@@ -46,6 +47,7 @@ def look(app: App, search: TableSearch, want: int = 10) -> list[Any]:
 def test_a_message_behind_many_of_other_topics_is_found_by_the_next_look(app, name, monkeypatch):
     sent(app, "slow", [None, "o2"] * (IN_FRONT // 2))
     monkeypatch.setattr(searching, "PASSING_SECONDS", 10.0)  # however slow the machine is
+    monkeypatch.setattr(heads, "FORGET_SECONDS", 100.0)
     steps = {1: 1, LOOKS: searching.MOST_STEPS}  # the first look as if many more stood there
     searches = [(why, looks, made(app, why)) for why in WHY for looks in steps]
     for _, looks, search in searches:
