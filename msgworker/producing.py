@@ -347,8 +347,8 @@ def into_job(conn: Connection, tables: Tables, job: Job | int, engine: sa.Engine
     refuse_jobs(tables)
     if isinstance(job, Job) and not job.is_of(conn, tables, engine):
         raise ConfigError(
-            f"{job!r} is of another database than this message, which cannot wait for it; open one "
-            "in each: databases.of(object_id).job(...)"
+            f"{job!r} is of another database than this message; open a job in each: "
+            "databases.of(object_id).job(...)"
         )
     found = jobs.lock_open(conn, tables, job_id) if 0 < job_id < 2**63 else None
     if found is None:

@@ -92,7 +92,7 @@ def is_whole(conn: Connection, t: Tables) -> bool:
     paused."""
     table = SCHEDULE.of(t)
     try:
-        found = sa.inspect(conn).get_columns(table.name, schema=table.schema)
+        found = catalogue.columns_of(sa.inspect(conn), table.name, table.schema)
     except sa.exc.NoSuchTableError:
         return False
     return {*ADDED} <= {str(column["name"]).lower() for column in found}

@@ -110,13 +110,13 @@ def test_send_is_part_of_django_s_transaction_and_manage_py_runs_the_handlers(
     assert keys == [f"msgworker_message:{first}"]
 
 
-@pytest.mark.long
 def test_a_job_is_not_sealed_within_django_s_transaction_that_has_sent_into_it(environment):
     found = told(environment, "jobs")
     assert (found["within"], found["after"]) == ("ConfigError", [True, False])
     assert (found["rolled_back"], found["counts"]) == (True, [1, 0])
 
 
+@pytest.mark.long
 def test_handlers_use_the_orm_and_refuse_what_would_not_be_in_their_transaction(environment):
     found = told(environment, "handle")
     assert found["read"] == 0

@@ -223,7 +223,7 @@ class Fetcher(Role):
                 break
             me = self._identity.id
             look = self.finder.look_limited(topic, want, self.limit_poller.held)
-            if look.quarantined is not None:  # hands are not emptied for one that may not start
+            if look.quarantined is not None:  # nothing is given back for one that may not start
                 if not self.claimer.may_start(topic):
                     continue
                 self._alone = self._alone or look

@@ -59,7 +59,7 @@ def pause_after(wait: wait_base, attempt: int, error: BaseException) -> float:
     state = RetryCallState(retry_object=None, fn=None, args=(), kwargs={})  # type: ignore[arg-type]
     state.attempt_number = attempt
     state.set_exception((type(error), error, error.__traceback__))
-    return max(float(wait(state)), 0.0)  # in this order NaN stays one
+    return max(float(wait(state)), 0.0)  # NaN stays NaN in this order, and is refused
 
 
 # --- The outcome of a handler's return value or exception.

@@ -114,10 +114,10 @@ def or_cut(stage: TransactionProgress, conn: Connection, lanes: Sequence[Lane]) 
         yield
     finally:
         if (error := rolled_back(conn)) is not None:
-            longer = [lane for lane in lanes if lane.next_id is not None and lane.verdict is None]
-            for lane in longer if of_a_row(error) else ():
-                lane.rows = lane.rows[: lane.place + lane.width]
-                stage.cut = True
+            for lane in lanes if of_a_row(error) else ():
+                if lane.next_id is not None and lane.verdict is None:
+                    lane.rows = lane.rows[: lane.place + lane.width]
+                    stage.cut = True
             raise error
 
 
