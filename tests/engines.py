@@ -14,7 +14,12 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
-_made: weakref.WeakSet[sa.Engine] = weakref.WeakSet()
+from msgworker.db.engine import Beside
+
+_made: set[sa.Engine] = set()
+_beside: list[Beside] = []
+"""Both are kept until the end of the test: of an App that it drops, the garbage collector would
+close the connections, with a ResourceWarning."""
 _open: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 """What pools keep of the connections that are open."""
 ENDING_SECONDS = 30.0
@@ -27,6 +32,17 @@ def remember(engine: sa.Engine) -> None:
         _made.add(engine)
 
 
+def keep_those_beside() -> None:
+    """Engines that are made beside others from now on live until the end of the test."""
+    make = Beside.__init__
+
+    def keep(self: Beside, engine: sa.Engine, pool: sa.Pool) -> None:
+        make(self, engine, pool)
+        _beside.append(self)
+
+    Beside.__init__ = keep  # type: ignore[method-assign]
+
+
 def outlive(*engines: sa.Engine) -> None:
     """These are used by later tests, too; none named: all that there are."""
     _made.difference_update(engines or list(_made))
@@ -37,6 +53,7 @@ def dispose_all() -> None:
     for engine in list(_made):
         engine.dispose()
     _made.clear()
+    _beside.clear()
 
 
 @contextmanager

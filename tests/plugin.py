@@ -24,7 +24,7 @@ from proof.oracle.ready import ReadyOverMariaDB, collated
 from proof.oracle.schema import NotOurs, emptied
 from tests import requirements, tools, variants
 from tests.compiled import share_compiled
-from tests.engines import dispose_all, left_in_use, outlive, plain_engine
+from tests.engines import dispose_all, keep_those_beside, left_in_use, outlive, plain_engine
 from tests.quick import compile_share, has_time, long_ones, spread, todays
 from tests.ready import Ready, ReadyFile
 from tests.scratch import keep_in_memory
@@ -54,6 +54,7 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 keep_in_memory()
 share_compiled()
+keep_those_beside()
 standins.install()
 variants.install()
 

@@ -717,6 +717,7 @@ def test_instants_without_a_time_zone(postgresql):
         app.engine.dispose()
 
 
+@pytest.mark.requires("startup_options")
 def test_a_setting_of_postgresql_is_mended_as_it_is_printed(postgresql):
     url = sa.make_url(postgresql.url).update_query_dict({"options": "-csynchronous_commit=off"})
     app = App(url)

@@ -101,9 +101,9 @@ def made(request: pytest.FixtureRequest) -> Any:
     return make
 
 
-def put(database: Any, *ids: Any) -> None:
+def put(app: App, *ids: Any) -> None:
     text = sa.text("INSERT INTO tb (msg_id, object_id) VALUES (:i, :o)")
-    with database.engine().begin() as conn:
+    with app.engine.begin() as conn:
         conn.execute(text, [{"i": i, "o": o} for i, o in enumerate(ids, start=1)])
 
 
@@ -111,12 +111,12 @@ def put(database: Any, *ids: Any) -> None:
 @pytest.mark.parametrize(("name", "kind", "ids"), cases(ONE))
 def test_ids_that_the_database_takes_for_one_are_one_object(made, name, kind, ids):
     app, database = made(name, kind)
-    put(database, *ids)
+    put(app, *ids)
     app.add_handler(None, lambda msg: 1 / 0, wait=wait_fixed(3600))
     report = app.drain(threads=2, linger=0)
     assert (report.retried, report.left) == (1, len(ids))  # the failed one holds back the others
     run(database, "DELETE FROM tb")
-    put(database, *(ids * 12)[:24])
+    put(app, *(ids * 12)[:24])
     app, watch = App(app.engine, table=TABLE), Watch()
     pause = partial(time.sleep, 0.003)
     app.add_handler(None, lambda msg: watch.saw(msg.object_id, msg.msg_id, pause))
@@ -129,8 +129,8 @@ def test_ids_that_the_database_takes_for_one_are_one_object(made, name, kind, id
 @pytest.mark.quick("utf8mb4_bin-50|BLOB")
 @pytest.mark.parametrize(("name", "kind", "ids"), cases(TWO))
 def test_ids_that_the_database_tells_apart_are_objects_of_their_own(made, name, kind, ids):
-    app, database = made(name, kind)
-    put(database, *ids, *ids)
+    app, _ = made(name, kind)
+    put(app, *ids, *ids)
     app.add_handler(None, lambda msg: 1 / (msg.msg_id - 1), wait=wait_fixed(3600))
     report = app.drain(threads=2, linger=0)
     assert (report.done, report.retried) == (2 * len(ids) - 2, 1)
@@ -141,8 +141,8 @@ def test_ids_that_the_database_tells_apart_are_objects_of_their_own(made, name, 
 @pytest.mark.parametrize(("name", "kind", "ids"), cases(ONE))
 def test_nothing_is_claimed_beside_a_lane_of_the_same_object(made, name, kind, ids):
     """Not while its settle is under way, nor while a handler of a former self runs."""
-    app, database = made(name, kind)
-    put(database, ids[0], ids[1], "zz" if kind != "STRING" else "77")
+    app, _ = made(name, kind)
+    put(app, ids[0], ids[1], "zz" if kind != "STRING" else "77")
     app.add_handler(None, lambda msg: None)
     with by_hand(app) as one:
         look = one.fetcher.finder.look(1, 0)
@@ -172,7 +172,7 @@ def test_a_collation_of_which_nothing_is_known_is_refused_with_its_mend(postgres
         app.create_schema()
     run(postgresql, *(s for one in needed(app) if one.check == "types" for s in one.fix))
     app.create_schema()
-    put(postgresql, "a", "A")
+    put(app, "a", "A")
     app.add_handler(None, lambda msg: None)
     assert app.drain(linger=0).done == 2
 
@@ -202,7 +202,7 @@ def test_a_table_adopted_by_an_older_version_goes_on_and_is_advised(mariadb):
     )
     app = App(mariadb.url, table=TABLE)
     app.create_schema()
-    put(mariadb, "a", "A", "a", "\u00e4")
+    put(app, "a", "A", "a", "\u00e4")
     app.add_handler(None, lambda msg: 1 / (msg.msg_id - 1), wait=wait_fixed(3600))
     report = app.drain(threads=2, linger=0)
     assert (report.done, report.retried) == (2, 1)
@@ -212,7 +212,7 @@ def test_a_table_adopted_by_an_older_version_goes_on_and_is_advised(mariadb):
     run(mariadb, *told.fix, "DELETE FROM tb")
     assert needed(app) == []
     assert [one for one in app.ops.doctor() if "run side by side" in one.text] == []
-    put(mariadb, "a", "A", "a", "\u00e4")
+    put(app, "a", "A", "a", "\u00e4")
     app.engine.dispose()
     app = App(mariadb.url, table=TABLE)
     assert app.create_schema() == []
@@ -371,8 +371,8 @@ def test_an_object_is_found_however_it_is_given(made, name, kind, ways, other, w
     is read from a message."""
     if variants.is_mysql() and (name, kind) == ("mariadb", "UUID"):
         pytest.skip("it has no type for this")
-    app, database = made(name, kind)
-    put(database, ways[0], ways[0], other)
+    app, _ = made(name, kind)
+    put(app, ways[0], ways[0], other)
     (first, *_) = app.ops.find()
     with app.engine.connect() as conn:  # how the run behind a head is found
         t = app.tables
@@ -399,7 +399,7 @@ def test_a_rerun_of_an_object_that_was_given_as_a_text_is_continued(made, name):
     if variants.is_mysql() and name == "mariadb":
         pytest.skip("it has no type for this")
     app, database = made(name, "UUID")
-    put(database, *[ONE_ID] * 150, OTHER_ID)
+    put(app, *[ONE_ID] * 150, OTHER_ID)
     run(database, "UPDATE tb SET status = -1, error_try_times = 3")
     with pytest.raises(Cut):
         app.ops.rerun(object_id=ONE_ID, progress=cut_after(1))
