@@ -929,7 +929,15 @@ class App(Declaring):
             history_seconds=self.settings.history_seconds,
             tracer=self._tracer,
             send=self.send,
+            about_dead=self._send_about_dead,
         )
+
+    def _send_about_dead(self, conn: Connection, tables: Tables, ids: list[int], text: str) -> None:
+        if self._registry.has_follow_ups:
+            from msgworker.instance.settling.writer import send_about_dead
+            from msgworker.store.recover import died
+
+            send_about_dead(conn, self._registry, tables, died(conn, tables, ids), text)
 
 
 def setup_of(app: App, topics: Iterable[str] | None = None) -> Setup:

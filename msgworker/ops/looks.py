@@ -44,6 +44,7 @@ MAX_LIMIT = 10_000
 MAX_GROUPS = 500
 MAX_PAGE = 200
 MOST_SECONDS = 3600.0
+AboutDead = Callable[[Connection, Tables, list[int], str], None]
 C = TypeVar("C", bound="Looks")
 R = TypeVar("R")
 P = ParamSpec("P")
@@ -204,7 +205,8 @@ class Looks:
     names_rule: whether max_tries and on_dead of `spec` were given explicitly. declared: the
     schedules of the App; None if it says nothing of that. wants: rights on the messages that its
     handlers and schedules need, and for what. history_seconds: how long the history for charts is
-    kept. tracer: makes spans for what is sent, or not. send: that of the App.
+    kept. tracer: makes spans for what is sent, or not. send: that of the App. about_dead: sends
+    what `on_dead` of its handlers says about messages that died as they were given back.
     """
 
     def __init__(
@@ -219,6 +221,7 @@ class Looks:
         history_seconds: float,
         tracer: NoTracer,
         send: Callable[..., Any],
+        about_dead: AboutDead,
     ) -> None:
         self._engine = engine
         self.read_tables = tables
@@ -229,6 +232,7 @@ class Looks:
         self._history_seconds = history_seconds
         self._tracer = tracer
         self._send = send
+        self._about_dead = about_dead
         self._found: Tables | None = None  # newer than those of the App
         self._seconds: float | None = None
         self._counting: float | None = None

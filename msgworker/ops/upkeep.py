@@ -23,7 +23,7 @@ from msgworker.db.database import Trouble
 from msgworker.db.errors import ignoring, reason_of, trouble
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.message import State
-from msgworker.ops.looks import Clock, check_since, check_text, filter_of
+from msgworker.ops.looks import AboutDead, Clock, check_since, check_text, filter_of
 from msgworker.ops.operation import RecordedOperation, Step, Unchanged, Writing, check_all, in_one
 from msgworker.ops.results import How, OnProgress, Repaired, Skip, Skips, Why, rate_of
 from msgworker.ops.selection import PAGE, SAMPLE, DryRun
@@ -249,10 +249,11 @@ def take_over(engine: sa.Engine, t: Tables, held: HeldMessages) -> str | None:
     return me
 
 
-def give_back(op: RecordedOperation, t: Tables, held: HeldMessages, by: Who) -> bool:
-    """Give back its rows, with a try counted for each, as after a crash. False if some are left
-    because other transactions have locked them: it does not wait for locks, because a suspended
-    process would block it, and with it recovery of the rows that are locked here."""
+def give_back(
+    op: RecordedOperation, t: Tables, held: HeldMessages, by: Who, about_dead: AboutDead
+) -> bool:
+    """Give back its rows, with a try counted for each, as after a crash. False if some are left, as
+    others have locked them: it does not wait for a suspended process, nor lets recovery wait."""
     dead_id = held.instance_id
     text = _text(f"released from instance {dead_id} by {by.actor}", by)
     left: set[int] = set()
@@ -263,6 +264,7 @@ def give_back(op: RecordedOperation, t: Tables, held: HeldMessages, by: Who) -> 
         busy, free = mine.difference(locked), sorted(mine.intersection(locked))
         audit.record(conn, t, op_id, free)
         changed = recover.recover(conn, t, free, dead_id=dead_id, text=text)
+        about_dead(conn, t, free, text)
         left.difference_update(part)  # it may be sent again
         left.update(busy)
         return Step(len(part) - len(busy), changed)
@@ -321,7 +323,9 @@ def _refuse_living(conn: Connection, t: Tables) -> None:
         )
 
 
-def give_back_nobodys(op: RecordedOperation, t: Tables, before: datetime | None, by: Who) -> None:
+def give_back_nobodys(
+    op: RecordedOperation, t: Tables, before: datetime | None, by: Who, about_dead: AboutDead
+) -> None:
     """Give back messages without an owner, with a try counted for each; skip locked ones."""
     text = _text(f"released by {by.actor}: it was at 1 without an owner", by)
     seen: dict[int, int] = {}
@@ -343,6 +347,7 @@ def give_back_nobodys(op: RecordedOperation, t: Tables, before: datetime | None,
         for tries in sorted({seen[i] for i in free}):
             same = [i for i in free if seen[i] == tries]
             changed += recover.recover_foreign(conn, t, same, seen_tries=tries, text=text)
+        about_dead(conn, t, free, text)
         skips = [Skip(i, Why.CHANGED if i in locked else Why.LOCKED) for i in part if i not in free]
         return Step(len(part), changed, skips)
 
@@ -399,7 +404,7 @@ class Upkeep(Writing):
             raise
         all_free = False
         try:
-            all_free = give_back(op, t, held, by)
+            all_free = give_back(op, t, held, by, self._about_dead)
         finally:
             if me is not None:  # what is left needs recovery, and so the lease
                 over = lease.drop if all_free else lease.leave
@@ -443,7 +448,7 @@ class Upkeep(Writing):
             return Repaired(kind="release", matched=left.count, **left.as_counts)
         asked = {"nobody": True, "before": None if before is None else before.isoformat()}
         op = self._operation("release", by, asked, progress=progress)
-        give_back_nobodys(op, t, before, by)
+        give_back_nobodys(op, t, before, by, self._about_dead)
         op.skip(undated)
         return op.end()
 

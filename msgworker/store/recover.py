@@ -153,9 +153,11 @@ def _expected(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, rows
 
 
 def died(conn: Connection, t: Tables, ids: Sequence[int], *, ahead: bool = False) -> list[rows.Row]:
-    """Those of the rows that are dead, as they are now. ahead: without long payloads."""
+    """Those of the rows, which were given back, that are dead; with the tries that they had before.
+    ahead: without long payloads."""
     c = t.cols()
-    return read(conn, t, ids, t.stands_at(c, Status.FAILED), sa.not_(t.tries_left(c)), ahead=ahead)
+    dead = read(conn, t, ids, t.stands_at(c, Status.FAILED), sa.not_(t.tries_left(c)), ahead=ahead)
+    return [row._replace(tries=row.tries - 1) for row in dead]
 
 
 def read(

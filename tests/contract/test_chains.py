@@ -581,6 +581,22 @@ def test_a_message_about_a_dead_one_has_as_much_of_its_error_as_there_is_room_fo
     assert (one["tries"], one["payload"]) == (1, None)
 
 
+@pytest.mark.parametrize("owner", ["gone-1", None])
+def test_a_release_on_the_last_try_sends_on_dead(app, table, owner):
+    """None: of a foreign consumer. A message with a try left is not dead."""
+    app.add_handler("t", lambda msg: None, on_dead="t.dead")
+    last, _ = send(app, "a", "b", payload=5)
+    table.edit(sa.true(), status=1, error_try_times=1, claimed_by=owner, crash_times=0)
+    table.edit(table.where(msg_id=last), error_try_times=2)
+    ops = app.ops
+    assert (ops.release(owner) if owner else ops.release_nobody(any_age=True)) == 2
+    (one,) = about(app, "t.dead")
+    assert (one["msg_id"], one["tries"], one["payload"]) == (last, 3, 5)
+    assert one["error"].startswith("released ")
+    assert ops.release("gone-1") == 0
+    assert len(sent(app)) == 1
+
+
 def test_what_operators_end_sends_nothing(app):
     app.add_handler("t", lambda msg: None, on_dead="t.dead")
     (msg_id,) = send(app, "a")

@@ -24,16 +24,16 @@ from msgworker.db.database import Trouble
 from msgworker.db.errors import reason_of, trouble
 from msgworker.events import Cancelled, Dead, Event, Recovered
 from msgworker.instance.connections import Connections
-from msgworker.instance.settling.writer import follow_ups
+from msgworker.instance.settling.writer import send_about_dead
 from msgworker.instance.state import Peers, Setup, Shared
-from msgworker.message import UNWRITABLE, Outcome
+from msgworker.message import UNWRITABLE
 from msgworker.payload import shown
 from msgworker.schema import rule
 from msgworker.schema.rule import Rule, Verdict
 from msgworker.store import lease, recover
 from msgworker.store.claim import OF_A_ROW
 from msgworker.store.rows import MIN_ID
-from msgworker.store.send import notify, send_all
+from msgworker.store.send import notify
 
 BEAT_SHARE = 0.5
 """Maximum share of the time between two rounds that a round spends on recovery."""
@@ -326,13 +326,11 @@ class Recovery:
         sends_on_dead = sends_on_dead and registry.has_follow_ups
         with self._link.transaction() as conn:
             done = give_back(conn, tables, ids, text=text, into=recovered)
-            found = recover.died(conn, tables, recovered, ahead=not sends_on_dead)
-            died = [row._replace(tries=row.tries - 1) for row in found]
-            if sends_on_dead:  # each once, since only one instance gives a row back
-                about = [follow_ups(registry, tables, row, Outcome.DEAD, text) for row in died]
-                send_all(conn, tables, [one for sends in about for one in sends])
-                if any(about) and setup.channel is not None:
-                    notify(conn, setup.channel)
+            died = recover.died(conn, tables, recovered, ahead=not sends_on_dead)
+            # Each once, since only one instance gives a row back.
+            sent = sends_on_dead and send_about_dead(conn, registry, tables, died, text)
+            if sent and setup.channel is not None:
+                notify(conn, setup.channel)
             cancelled = self.on_recovered(conn, ids)
         events: list[Event] = [*(Dead(me, row, text) for row in died), *cancelled]
         for event in events:

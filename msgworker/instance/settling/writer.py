@@ -36,7 +36,7 @@ from msgworker.store import done
 from msgworker.store import settle as store
 from msgworker.store.done import NotTogether
 from msgworker.store.rows import Row, RowKept
-from msgworker.store.send import check_limits, notify
+from msgworker.store.send import check_limits, notify, send_all
 from msgworker.table.tables import Tables
 
 # --- What handlers ask of the table, checked at the start: later, outcomes could not be written.
@@ -107,6 +107,16 @@ def follow_ups(
     if state is State.DEAD and outcome is not Outcome.CANCELLED:
         return _about(registry, tables, row, error=error or "")
     return ()
+
+
+def send_about_dead(
+    conn: Connection, registry: Registry, tables: Tables, died: Sequence[Row], text: str
+) -> bool:
+    """Send what `on_dead` says about messages that died as they were given back, with this error.
+    Whether anything was sent."""
+    about = [one for row in died for one in follow_ups(registry, tables, row, Outcome.DEAD, text)]
+    send_all(conn, tables, about)
+    return bool(about)
 
 
 def _about(registry: Registry, tables: Tables, row: Row, error: str | None) -> tuple[Outgoing, ...]:
