@@ -73,11 +73,13 @@ def statements(engine: sa.Engine) -> Iterator[list[str]]:
 
 def left_in_use(seconds: float = ENDING_SECONDS) -> list[str]:
     """The connections that were taken of a pool and not given back, not by a thread that is just
-    ending either; what only the garbage collector would still find is given back, and named."""
+    ending either; what only the garbage collector would still find is given back, and named. Each
+    is named once: a failed test keeps its own, and the next one is not to be blamed."""
     end = time.monotonic() + seconds
     while watched and (found := _in_use()):
         if time.monotonic() > end:
             gc.collect()
+            _open.clear()
             return found
         time.sleep(0.01)
     return []

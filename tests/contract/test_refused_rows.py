@@ -145,7 +145,7 @@ def test_a_follower_that_the_database_refuses_does_not_undo_the_outcome_before_i
 @pytest.mark.parametrize("options", [{}, {"batch": 2}], ids=["alone", "batch"])
 def test_a_follower_that_the_commit_refuses_fails_no_transactional_handler(postgresql, options):
     App(postgresql.url).create_schema()
-    engine = sa.create_engine(postgresql.url)
+    engine = postgresql.engine()
     defer(engine, "NEW.object_id = 'a' AND NEW.payload = '3' AND NEW.status = 1")
     app, handled = App(engine), list[Any]()
 
