@@ -257,10 +257,9 @@ def flag_apart(
     return won + more, refused | too
 
 
-def kept(conn: Connection, t: Tables, candidates: Sequence[Candidate]) -> set[int]:
-    """Those that could be flagged as they were seen, after a claim that has not done it: either
-    a transaction has them locked, or the database changes nothing and says nothing."""
-
+def free(conn: Connection, t: Tables, candidates: Sequence[Candidate]) -> set[int]:
+    """Those that could be flagged as they were seen. After a claim that has not done it: either a
+    transaction has them locked, or the database changes nothing and says nothing."""
     c = t.cols()
     seen = {(one.msg_id, one.status, one.tries) for one in candidates}
     ids = [one.msg_id for one in candidates]

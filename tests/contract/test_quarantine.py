@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime, timedelta
 
 import pytest
 import sqlalchemy as sa
 
 from msgworker.instance.running import in_flight
 from tests.support.rounds import fetch
-from tests.support.rows import send
+from tests.support.rows import edit, send
 from tests.support.waiting import until
 from tests.support.watching import Watch
 
@@ -35,6 +36,22 @@ def test_a_message_in_quarantine_waits_for_empty_hands(one, app, table):
     assert fetch(one) == 0
     assert table.statuses == [1, 0, -1]  # what has not started is given back
     assert table.rows("object_id")[0] == (started.row.object_id,)
+
+
+@pytest.mark.parametrize("other", [0, 2], ids=["an earlier one waits", "a later one runs"])
+def test_one_in_quarantine_that_waits_for_another_of_its_object_holds_up_no_other(
+    one, app, table, other
+):
+    send(app, "a")
+    assert fetch(one) == 1
+    ids, now = send(app, "q", "q", "q", "b"), datetime.now(UTC)
+    last = {"status": -1, "error_try_times": 2, "crash_times": 1}
+    edit(app, ids[1], available_at=now - timedelta(hours=1), **last)
+    edit(app, ids[0], **({"status": 2} if other else {"available_at": now + timedelta(hours=1)}))
+    edit(app, ids[other], status=1 if other else 0)
+    assert fetch(one) == 1
+    assert one.shared.quiesce.reason is None
+    assert table.statuses == ([1, 2, -1, 1, 1] if other else [1, 0, -1, 0, 1])
 
 
 @pytest.mark.requires("sessions")

@@ -479,7 +479,7 @@ class Claimer:
         lost = [one for one in tried if one.msg_id not in won and one.msg_id not in refused]
         if self._setup.tables.database.row_locks:  # another transaction may have locked it
             lost = [one for one in lost if self._refused_rows.suspects(one)]
-        return claim.kept(conn, self._setup.tables, lost) if lost else set()
+        return claim.free(conn, self._setup.tables, lost) if lost else set()
 
     def _record_tried(
         self, tried: Sequence[Candidate], refused: Mapping[int, Exception], kept: Collection[int]

@@ -20,6 +20,7 @@ from msgworker.instance.state import ScopeMember, Setup, Shared
 from msgworker.logs import Said
 from msgworker.message import topic_of
 from msgworker.queries.instances import leased
+from msgworker.store import claim
 from msgworker.store.candidates import Candidate, Those
 from msgworker.store.controls import asking_jobs
 from msgworker.store.slices import other_numbers
@@ -212,6 +213,10 @@ class Finder:
         )
         with self._link.statement() as conn:
             look = search.look(conn, wanted)
+            alone = look.quarantined
+            if alone is not None and not claim.free(conn, search.tables, [alone]):
+                search.skip(alone)  # nothing is given back for one that waits for another
+                look.quarantined = None
         objects, ids = in_flight.objects_and_ids()  # read after the look: see there
         look.candidates = [
             c
