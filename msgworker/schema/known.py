@@ -23,7 +23,7 @@ from msgworker.processlock import ProcessLock
 from msgworker.schema import apply, describe, requirements
 from msgworker.schema import rule as rules
 from msgworker.schema.apply import Plan, Step
-from msgworker.schema.describe import LiveTable
+from msgworker.schema.describe import Live, LiveTable
 from msgworker.schema.difference import difference, mistyped, of_guard, read
 from msgworker.schema.repairs import faults_text
 from msgworker.schema.rule import Rule
@@ -288,6 +288,7 @@ def resolve(
         id_is_key=is_key,
         unfit=faults_text(requirements.needed(as_is)),
         own_policies=own_policies,
+        no_null=no_null(as_is),
         **describe.facts(as_is, traced=with_headers),
     )
     asked_for = describe.asked_for(t.spec) - set(t.names)
@@ -306,6 +307,14 @@ def resolve(
             "`msgworker ddl --dialect NAME`"
         )
     return t
+
+
+def no_null(live: Live) -> tuple[str, ...]:
+    """What a message must have, since its column takes no NULL; no trigger may fill it either."""
+    if any("INSERT" in when.upper() for _, when in live.triggers):
+        return ()
+    roles = ((role, live.columns.get(role)) for role in ("object_id", "payload"))
+    return tuple(role for role, c in roles if c is not None and not (c.nullable or c.generated))
 
 
 def known_rule(engine: Engine, spec: MessageTable, database: Database) -> Rule:

@@ -364,6 +364,13 @@ def refuse_unfilled(t: tables.Tables) -> NoReturn:
 def check_limits(t: tables.Tables, row: dict[str, Any]) -> None:
     """Raise ConfigError or PayloadError if a column does not take its value as it is, or the
     payload is longer than is read."""
+    for role in t.no_null:
+        if row.get(f"b_{role}", "") is None:
+            kind = PayloadError if role == "payload" else ConfigError
+            raise kind(
+                f"a message without {role}: column {t.names[role]} of table {t.spec.name} takes no "
+                "NULL; nothing was written. Give one, or let the column take NULL"
+            )
     payload = row.get("b_payload")
     if payload is not None and len(payload) > t.spec.max_payload // 4:  # of four bytes at most
         _check_payload(t, payload)

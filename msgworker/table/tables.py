@@ -229,6 +229,7 @@ class Tables(ABC):
     names: dict[str, str]  # role -> column name, of the existing columns
     indexes: frozenset[str] | None = None  # existing ones, lower case; None = all of ours
     unfilled: tuple[str, ...] = ()  # columns of the user's that take no NULL and have no default
+    no_null: tuple[str, ...] = ()  # of object_id and payload, what each message must have
     # An INSERT must name the priority: its column takes no NULL and has no default. And what of the
     # state it must name, because the column has no default 0.
     says_priority: bool = False
@@ -413,6 +414,10 @@ class Tables(ABC):
     def failed(self, c: columns.Cols) -> ColumnElement[bool]:
         """Failed or dead; the predicate of their index."""
         return self.within(c, c.status == lit(Status.FAILED))
+
+    def untried(self, c: columns.Cols) -> ColumnElement[bool]:
+        """Failed, and has failed no try: an edit has left it so, and it waits as a new one."""
+        return sa.and_(c.status == lit(Status.FAILED), self.tries(c) == ZERO)
 
     def mine(self, c: columns.Cols, me: ColumnElement[Any]) -> ColumnElement[bool]:
         """The fence, where rows are named by primary key: flagged, and by us. Without `claimed_by`

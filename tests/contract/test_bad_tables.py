@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 from tenacity.wait import wait_none
 
-from msgworker import App, ConfigError, Context, Message, MessageTable, SchemaError
+from msgworker import App, ConfigError, Context, Message, MessageTable, PayloadError, SchemaError
 from msgworker.doctor import Severity
 from msgworker.message import State
 from tests.support.doctor import run
@@ -138,6 +138,38 @@ def test_send_fills_what_has_no_default_and_refuses_what_has_no_column(database,
     columns = "objectID, status, errorTryTimes"
     insert(database, columns, *(f"'{one}', 0, 0" for one in long))
     assert app.drain(linger=0).done == 5
+
+
+def test_a_column_that_takes_no_null_stops_what_would_send_one(database, make_app):
+    """Such a message was refused when it was too late: that of `on_dead` was lost, and a job did
+    not end."""
+    filled = {"objectID": "VARCHAR(50) NOT NULL", "body": "VARCHAR(999) NOT NULL"}
+    foreign_table(database, topic="VARCHAR(50)", last_error="VARCHAR(99)", **filled)
+
+    def made() -> App:
+        app: App = make_app(table=SEED.replace(topic="topic", payload="body"))
+        app.create_schema()
+        app.add_handler("t", lambda msg: None, on_done="u")
+        app.add_handler("u", lambda msg: None)
+        return app
+
+    app = made()
+    with app.engine.begin() as conn:
+        with pytest.raises(ConfigError, match="object_id: column objectID"):
+            app.send(conn, "t", {})
+        with pytest.raises(ConfigError, match="object_id: column objectID"):
+            app.send_many(conn, "t", [({}, None)])
+        with pytest.raises(PayloadError, match="payload: column body"):
+            app.send(conn, "t", object_id="a")
+        app.send(conn, "t", {}, object_id="a")
+    assert app.drain(linger=0).done == 2
+    app.every("1h", topic="u", object_id="a")
+    with pytest.raises(PayloadError, match="schedule u: a message without payload"):
+        app.drain()
+    app = made()
+    app.add_handler("v", lambda msg: None, on_dead="u")
+    with pytest.raises(ConfigError, match="on_dead: a message without object_id"):
+        app.drain()
 
 
 def test_odd_statuses_are_never_claimed_and_tries_of_null_count_as_none(database, make_app):

@@ -90,9 +90,11 @@ def _check_follow_ups(registry: Registry, tables: Tables) -> None:
             f"{what}, and msgworker does not fill column {', '.join(tables.unfilled)} of table "
             f"{tables.spec.name}, which is NOT NULL and has no default; give it one"
         )
-    for topic in {topic for one in telling for topic in (one.on_done, one.on_dead) if topic}:
+    asked: list[dict[str, Any]] = [{"b_topic": h.on_done} for h in telling if h.on_done]
+    asked += [{"b_topic": h.on_dead, "b_object_id": None} for h in telling if h.on_dead]
+    for row in asked:
         try:
-            check_limits(tables, {"b_topic": topic})
+            check_limits(tables, row)
         except ConfigError as error:
             raise ConfigError(f"on_done or on_dead: {error}") from None
 
