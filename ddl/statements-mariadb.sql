@@ -303,7 +303,7 @@ WHERE e.mw_open_object = w.object_id AND e.msg_id < w.msg_id))) AND NOT (w.objec
     (SELECT 1
 FROM msgworker_message AS r FORCE INDEX (msgworker_message_guard)
 WHERE r.mw_running_object = w.object_id))) AND w.available_at <= (utc_timestamp(6) + INTERVAL ROUND(%s *
-    1000000) MICROSECOND) AND w.status = -1 ORDER BY w.available_at
+    1000000) MICROSECOND) AND w.status = -1 AND coalesce(w.error_try_times, 0) > 0 ORDER BY w.available_at
  LIMIT 1) AS d1;
 SELECT (SELECT (TIMESTAMPDIFF(MICROSECOND, w.available_at, utc_timestamp(6)) / 1000000.0) AS anon_1
 FROM msgworker_message AS w FORCE INDEX (msgworker_message_due)
@@ -330,7 +330,7 @@ WHERE e.mw_open_object = w.object_id AND e.msg_id < w.msg_id))) AND NOT (w.objec
     (SELECT 1
 FROM msgworker_message AS r FORCE INDEX (msgworker_message_guard)
 WHERE r.mw_running_object = w.object_id))) AND w.available_at <= (utc_timestamp(6) + INTERVAL ROUND(%s *
-    1000000) MICROSECOND) AND w.status = -1 ORDER BY w.available_at
+    1000000) MICROSECOND) AND w.status = -1 AND coalesce(w.error_try_times, 0) > 0 ORDER BY w.available_at
  LIMIT 1) AS d1;
 
 -- ==================== limits: Limits of topics over all instances: what is recorded, and what is free now

@@ -549,8 +549,8 @@ WHERE CASE WHEN (e.status IN (0, 1) OR e.status = -1 AND coalesce(e.error_try_ti
     FIRST_ROWS(100) INDEX(r msgworker_message_guard) */ 1
 FROM msgworker_message r
 WHERE CASE WHEN (r.status = 1) THEN r.object_id END = w.object_id))) AND w.available_at <= (CAST(SYSTIMESTAMP
-    AT TIME ZONE 'UTC' AS TIMESTAMP) + NUMTODSINTERVAL(:retry_linger, 'SECOND')) AND w.status = -1 ORDER BY
-    w.available_at
+    AT TIME ZONE 'UTC' AS TIMESTAMP) + NUMTODSINTERVAL(:retry_linger, 'SECOND')) AND w.status = -1 AND
+    coalesce(w.error_try_times, 0) > 0 ORDER BY w.available_at
  FETCH FIRST 1 ROWS ONLY) AS d1 FROM DUAL;
 SELECT (SELECT /*+ FIRST_ROWS(100) INDEX(w msgworker_message_due) */ (EXTRACT(DAY FROM (CAST(SYSTIMESTAMP AT
     TIME ZONE 'UTC' AS TIMESTAMP) - CAST(w.available_at AS TIMESTAMP))) * 86400 + EXTRACT(HOUR FROM
@@ -591,8 +591,8 @@ WHERE CASE WHEN (e.status IN (0, 1) OR e.status = -1 AND coalesce(e.error_try_ti
     FIRST_ROWS(100) INDEX(r msgworker_message_guard) */ 1
 FROM msgworker_message r
 WHERE CASE WHEN (r.status = 1) THEN r.object_id END = w.object_id))) AND w.available_at <= (CAST(SYSTIMESTAMP
-    AT TIME ZONE 'UTC' AS TIMESTAMP) + NUMTODSINTERVAL(:retry_linger, 'SECOND')) AND w.status = -1 ORDER BY
-    w.available_at
+    AT TIME ZONE 'UTC' AS TIMESTAMP) + NUMTODSINTERVAL(:retry_linger, 'SECOND')) AND w.status = -1 AND
+    coalesce(w.error_try_times, 0) > 0 ORDER BY w.available_at
  FETCH FIRST 1 ROWS ONLY) AS d1 FROM DUAL;
 
 -- ==================== limits: Limits of topics over all instances: what is recorded, and what is free now

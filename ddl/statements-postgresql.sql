@@ -428,7 +428,7 @@ WHERE e.object_id = w.object_id AND e.msg_id < w.msg_id AND (e.status IN (0, 1) 
 FROM msgworker_message AS r
 WHERE r.object_id = w.object_id AND r.status = 1
  LIMIT ALL OFFSET 0))) AND w.available_at <= (statement_timestamp() + make_interval(secs => %(retry_linger)s))
-    AND w.status > -2 AND w.status < 0 ORDER BY w.available_at
+    AND w.status > -2 AND w.status < 0 AND coalesce(w.error_try_times, 0) > 0 ORDER BY w.available_at
  LIMIT 1) AS d1;
 SELECT (SELECT (CAST(extract(epoch FROM statement_timestamp()) AS float8) - CAST(extract(epoch FROM
     w.available_at) AS float8)) AS anon_1
@@ -461,7 +461,7 @@ WHERE e.object_id = w.object_id AND e.msg_id < w.msg_id AND (e.status IN (0, 1) 
 FROM msgworker_message AS r
 WHERE r.object_id = w.object_id AND r.status = 1
  LIMIT ALL OFFSET 0))) AND w.available_at <= (statement_timestamp() + make_interval(secs => %(retry_linger)s))
-    AND w.status > -2 AND w.status < 0 ORDER BY w.available_at
+    AND w.status > -2 AND w.status < 0 AND coalesce(w.error_try_times, 0) > 0 ORDER BY w.available_at
  LIMIT 1) AS d1;
 
 -- ==================== limits: Limits of topics over all instances: what is recorded, and what is free now

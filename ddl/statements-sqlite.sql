@@ -416,7 +416,8 @@ WHERE e.object_id = w.object_id AND e.msg_id < w.msg_id AND (e.status IN (0, 1) 
     IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS r
 WHERE r.object_id = w.object_id AND r.status = 1))) AND w.available_at <= strftime('%Y-%m-%d %H:%M:%f', 'now',
-    ? || ' seconds') AND w.status > -2 AND w.status < 0 ORDER BY w.available_at
+    ? || ' seconds') AND w.status > -2 AND w.status < 0 AND coalesce(w.error_try_times, 0) > 0 ORDER BY
+    w.available_at
  LIMIT 1 OFFSET ?) AS d1;
 SELECT (SELECT ((julianday('now') - julianday(w.available_at)) * 86400.0) AS anon_1
 FROM msgworker_message AS w
@@ -445,7 +446,8 @@ WHERE e.object_id = w.object_id AND e.msg_id < w.msg_id AND (e.status IN (0, 1) 
     IS NOT NULL AND (EXISTS (SELECT 1
 FROM msgworker_message AS r
 WHERE r.object_id = w.object_id AND r.status = 1))) AND w.available_at <= strftime('%Y-%m-%d %H:%M:%f', 'now',
-    ? || ' seconds') AND w.status > -2 AND w.status < 0 ORDER BY w.available_at
+    ? || ' seconds') AND w.status > -2 AND w.status < 0 AND coalesce(w.error_try_times, 0) > 0 ORDER BY
+    w.available_at
  LIMIT 1 OFFSET ?) AS d1;
 
 -- ==================== limits: Limits of topics over all instances: what is recorded, and what is free now

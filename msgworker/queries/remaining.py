@@ -376,7 +376,7 @@ def _fact_columns(
         here = sa.case((t.slice_value(c, role).in_(values), ONE), else_=ZERO)
     no_topic = c.topic is None and not t.asks_jobs
     columns: dict[str, ColumnElement[Any]] = {
-        "s": c.status,
+        "s": sa.case((t.untried(c), lit(Status.NEW)), else_=c.status),
         "l": sa.case((t.tries_left(c), ONE), else_=ZERO),
         "d": sa.case((t.due(c), ONE), else_=ZERO),
         "h": here,

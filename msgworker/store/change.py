@@ -151,20 +151,21 @@ def _matching(t: Tables, words: Sequence[State], wanted: Filter | None) -> sa.Se
 
 def rerun(conn: Connection, t: Tables, ids: Sequence[int], *, done_too: bool = False) -> int:
     """Set failed and dead messages to new, with their tries at 0; return how many. The status of
-    one that has failed no try stays: an edit has left it so (`edit`). What an operator said of it
-    is gone: dead once more, it is not acknowledged. Requests to cancel them are deleted under the
-    same locks: the next run is another one."""
+    one that has failed no try stays, and its instant: an edit has left it so (`edit`). What an
+    operator said of it is gone: dead once more, it is not acknowledged. Requests to cancel them are
+    deleted under the same locks: the next run is another one."""
     if not ids:
         return 0
     c = t.cols()
     allowed = [lit(Status.FAILED), *([lit(Status.DONE)] if done_too else [])]
-    untried = sa.and_(c.status == lit(Status.FAILED), t.tries(c) == ZERO)
+    untried = t.untried(c)
+    at = sa.null() if c.available_at is None else sa.case((untried, c.available_at))
     values: dict[str, Any] = t.values(
         status=sa.case((untried, lit(Status.FAILED)), else_=lit(Status.NEW)),
         error_try_times=ZERO,
         crash_times=ZERO,
         later_times=ZERO,
-        available_at=sa.null(),
+        available_at=at,
         claimed_by=sa.null(),
         finished_at=sa.null(),
     )

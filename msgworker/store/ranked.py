@@ -75,7 +75,8 @@ def due_in(
             query = t.hinted(sa.select(seconds_since(at)), source, "due")
             return query.where(*where, until, *more).order_by(at).limit(tables.ONE)
 
-        selects = (first("linger"), first("retry_linger", t.stands_at(c, Status.FAILED)))
+        failed = (t.stands_at(c, Status.FAILED), t.tries(c) > tables.ZERO)
+        selects = (first("linger"), first("retry_linger", *failed))
         return sa.select(*(one.scalar_subquery().label(f"d{i}") for i, one in enumerate(selects)))
 
     query = t.built(("due_in", role, *params), build)

@@ -12,6 +12,7 @@ from msgworker.message import Outcome, State
 from msgworker.ops.edits import diff
 from msgworker.ops.results import Why
 from msgworker.payload import decode_exactly
+from msgworker.queries.explain import Waits
 from msgworker.store.audit import Edited
 from tests.engines import plain_engine
 from tests.support.databases import SQLITE
@@ -236,6 +237,26 @@ def test_a_rerun_gives_no_run_what_it_was_before_an_edit(app, table):
     edit(app, first, status=DONE, claimed_by=None)
     assert app.ops.rerun(second) == 1
     assert table.statuses == [DONE, NEW]
+
+
+def test_a_rerun_starts_no_edited_message_before_its_instant(app, table):
+    first, *later = put(app, ("a", FAILED), ("a", NEW), ("a", NEW))
+    for msg_id in later:
+        edit(app, msg_id, available_at=SOON)
+    assert app.ops.edit(later[0], payload=1, reason="r") == 1
+    instants = table.rows("available_at")[1:]
+    assert app.ops.rerun(first, with_successors=True) == 2
+    assert app.ops.rerun(later[0]) == 1
+    assert table.rows("available_at")[1:] == instants
+    assert table.rows("status", "error_try_times") == [(NEW, 0), (FAILED, 0), (NEW, 0)]
+
+
+def test_an_edited_message_that_is_due_later_waits_for_no_retry(app):
+    app.add_handler("t", lambda msg: None)
+    (msg_id,) = send(app, "a", payload=1, delay=100)
+    assert app.ops.edit(msg_id, payload=2, reason="r") == 1
+    report = app.drain(linger=1, retry_linger=1000)
+    assert (report.left_by, report.exit_code) == ({Waits.LATER: 1}, 0)
 
 
 @pytest.mark.requires("unique_keys")
