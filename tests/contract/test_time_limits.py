@@ -44,14 +44,14 @@ def swallowed(conn: sa.Connection) -> None:
 
 CASES: dict[str, list[tuple[str, str, Work, str]]] = {
     "postgresql": [
-        ("idle_in_transaction_session_timeout", "300", idle, "idle-in-transaction"),
+        ("idle_in_transaction_session_timeout", "300", idle, "idle"),
         ("statement_timeout", "300", slow, "statement timeout"),
         ("statement_timeout", "300", swallowed, "current transaction is aborted"),
         ("lock_timeout", "300", locked, "lock timeout"),
     ],
     "mariadb": [
-        ("wait_timeout", "1", idle, "lets a session be idle"),
-        ("idle_transaction_timeout", "1", idle, "lets a session be idle"),
+        ("wait_timeout", "1", idle, "idle"),
+        ("idle_transaction_timeout", "1", idle, "idle"),
         ("max_statement_time", "0.3", slow, "max_statement_time"),
         ("innodb_lock_wait_timeout", "1", locked, "Lock wait timeout"),
     ],
