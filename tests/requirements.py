@@ -102,6 +102,7 @@ class Requirements:
     rows_in_two_transactions: May = None
     unique_index_of_any_column: May = None
     unique_keys: May = None
+    rows_by_index: May = None  # rows of one value in an index are read in the order of its next
 
 
 class SQLite(Requirements):
@@ -208,6 +209,7 @@ class Galera(MariaDB):
 class Partitions(PostgreSQL):
     unique_index_of_any_column = fails("an index without the object cannot be unique")
     unique_keys = may_fail("no index over partitions keeps keys unique")
+    rows_by_index = may_fail("rows are read from one partition after the other")
 
 
 DATABASES: dict[str, type[Requirements]] = {

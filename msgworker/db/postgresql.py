@@ -478,10 +478,12 @@ class PostgreSQL(Database):
     rule_queries = (
         "SELECT 'check', conname::text, pg_get_expr(conbin, conrelid) FROM pg_constraint"
         " WHERE conrelid = to_regclass(:table) AND contype = 'c'",
-        # with those of partitions alone
-        "SELECT DISTINCT 'trigger', tgname::text, pg_get_triggerdef(oid) FROM pg_trigger"
+        # with those of partitions alone, but not those that they have of the table's
+        "SELECT DISTINCT 'trigger', tgname::text, pg_get_triggerdef(oid) FROM pg_trigger t"
         " WHERE (tgrelid = to_regclass(:table) OR tgrelid IN (SELECT inhrelid FROM pg_inherits"
-        " WHERE inhparent = to_regclass(:table))) AND NOT tgisinternal AND tgenabled <> 'D'",
+        " WHERE inhparent = to_regclass(:table))) AND NOT tgisinternal AND tgenabled <> 'D'"
+        " AND coalesce((to_jsonb(t) ->> 'tgparentid')::oid, 0) NOT IN"
+        " (SELECT oid FROM pg_trigger WHERE tgenabled <> 'D')",
         "SELECT 'trigger', rulename::text, pg_get_ruledef(oid) FROM pg_rewrite"
         " WHERE ev_class = to_regclass(:table) AND rulename <> '_RETURN' AND ev_enabled <> 'D'",
         "SELECT 'compare', a.attname::text, CASE WHEN t.typname = 'citext' THEN 'citext'"

@@ -583,6 +583,7 @@ def test_a_list_counts_its_first_jobs_further(app, monkeypatch):
     assert [str(one.waiting) for one in app.ops.jobs()] == ["4", "4", "2+"]
 
 
+@pytest.mark.requires("rows_by_index")
 def test_none_found_before_counting_stopped_may_be_some(app, monkeypatch):
     monkeypatch.setattr(jobs, "DEAD_LOOKED_AT", 2)
     alive(app)

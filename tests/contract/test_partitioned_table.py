@@ -231,6 +231,20 @@ def test_ids_that_no_sequence_gives_are_refused(divided, postgresql):
 
 
 @pytest.mark.long
+def test_a_trigger_of_the_table_is_told_once_and_one_of_a_partition_too(divided, postgresql):
+    run(
+        postgresql,
+        "CREATE FUNCTION act() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'",
+        f"CREATE TRIGGER of_all BEFORE UPDATE ON {MESSAGES} FOR EACH ROW EXECUTE FUNCTION act()",
+        f"CREATE TRIGGER of_one BEFORE UPDATE ON {MESSAGES}_p1 FOR EACH ROW EXECUTE FUNCTION act()",
+        f"CREATE TRIGGER off BEFORE UPDATE ON {MESSAGES} FOR EACH ROW EXECUTE FUNCTION act()",
+        f"ALTER TABLE ONLY {MESSAGES} DISABLE TRIGGER off",  # still on in each partition
+    )
+    told = [one.text.split()[1] for one in divided.ops.doctor() if one.check == "triggers"]
+    assert sorted(set(told)) == ["of_all", "of_one", "off"]
+    assert [told.count(name) for name in ("of_all", "of_one", "off")] == [1, 1, PARTS]
+
+
 def test_missing_indexes_are_made_over_all_partitions(divided):
     names = {f"{MESSAGES}_{suffix}" for suffix in ("guard", "id", "object")}
     for act in (divided.create_schema, divided.upgrade_schema):
