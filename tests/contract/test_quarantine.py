@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 import sqlalchemy as sa
 
 from msgworker.instance.running import in_flight
-from tests.support.rounds import fetch
+from tests.support.rounds import by_hand, fetch
 from tests.support.rows import edit, send
 from tests.support.waiting import until
 from tests.support.watching import Watch
@@ -52,6 +53,64 @@ def test_one_in_quarantine_that_waits_for_another_of_its_object_holds_up_no_othe
     assert fetch(one) == 1
     assert one.shared.quiesce.reason is None
     assert table.statuses == ([1, 2, -1, 1, 1] if other else [1, 0, -1, 0, 1])
+
+
+@pytest.mark.quick
+def test_looks_that_read_on_behind_a_message_in_quarantine_do_not_forget_it(
+    one, app, table, monkeypatch
+):
+    """As in slices, and where no index gives rows by age: the others were claimed meanwhile, so
+    that it waited as long as there were some."""
+    search = one.fetcher.finder.search
+    look = search.look
+    send(app, "a")
+    assert fetch(one) == 1
+    (started,) = one.lanes.take_back()
+    send(app, "q", "b")
+    table.edit(table.where(object_id="q"), status=-1, error_try_times=2, crash_times=1)
+    assert fetch(one) == 0
+
+    def reads_on(conn, wanted):
+        return replace(look(conn, wanted), quarantined=None)
+
+    monkeypatch.setattr(search, "look", reads_on)
+    assert not fetch(one)
+    one.caller.handle(started)
+    one.settler.add(started, True)
+    until(lambda: fetch(one), "it is claimed")
+    assert table.statuses == [2, 1, 0]
+
+
+@pytest.mark.parametrize("by", ["claimed by another", "done"])
+def test_others_are_claimed_where_a_message_in_quarantine_does_not_wait(one, app, table, by):
+    send(app, "a")
+    assert fetch(one) == 1
+    one.lanes.take_back()
+    send(app, "q", "b")
+    in_quarantine = table.where(object_id="q")
+    table.edit(in_quarantine, status=-1, error_try_times=2, crash_times=1)
+    assert fetch(one) == 0
+    assert one.shared.quiesce.active
+    table.edit(in_quarantine, status=2 if by == "done" else 1)
+    assert fetch(one) == 1
+    assert not one.shared.quiesce.active
+
+
+def test_limited_topics_go_on_in_the_pauses_of_a_wait_for_empty_hands(app, table, monkeypatch):
+    monkeypatch.setattr(in_flight, "FIRST_SECONDS", 0.0)
+    app.add_handler("t", lambda msg: None)
+    app.add_handler("limited", lambda msg: None, max_running=1)
+    send(app, "long")
+    with by_hand(app, threads=3) as one:
+        assert fetch(one) == 1
+        one.lanes.take_back()
+        send(app, "q")
+        table.edit(table.where(object_id="q"), status=-1, error_try_times=2, crash_times=1)
+        assert fetch(one) == 0
+        send(app, "a", topic="limited")
+        until(lambda: fetch(one), "it is claimed")
+        assert one.shared.quiesce.reason is in_flight.Reason.QUARANTINE
+    assert table.statuses == [1, -1, 1]
 
 
 @pytest.mark.requires("sessions")

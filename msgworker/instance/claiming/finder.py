@@ -122,6 +122,11 @@ class Finder:
         for search in self._searches():
             search.skip(candidate)
 
+    def still_free(self, candidate: Candidate) -> bool:
+        """Whether it can still be flagged as it was seen."""
+        with self._link.statement() as conn:
+            return bool(claim.free(conn, self.search.tables, [candidate]))
+
     def _searches(self) -> Iterator[Search]:
         yield self.search
         yield from self._limited.values()

@@ -75,7 +75,7 @@ class Fetcher(Role):
         self._identity, self._in_flight = shared.identity, shared.in_flight
         self._quiesce = shared.quiesce
         self._asked_at = -NEW_ID_ASK_SECONDS  # when it last woke the housekeeper for a new id
-        self._alone: Look | None = None  # of a limited topic, with a message in quarantine
+        self._alone: Look | None = None  # the look that has found a message in quarantine
         self._lanes = lanes
         self._settler = settler
         threads, longest, clock = setup.threads, setup.settings.poll_seconds, setup.clock
@@ -108,7 +108,7 @@ class Fetcher(Role):
                 return 0
             limited = self._claim_limited(free) if controls.limits else 0
             held, free = held + limited, free - limited
-            too_early = held and self.pace.look_in > 0 and self._quiesce.reason is None
+            too_early = held and self.pace.look_in > 0 and not self._quiesce.active
             if free < 1 or too_early:
                 return limited
             look, won = self._look_and_claim(held, free)
@@ -190,7 +190,7 @@ class Fetcher(Role):
         me, idled = self._identity.id, self._lanes.take_idled()
         look = self.finder.look(free, self._in_flight.with_object(), rests=self.pace.rests)
         self.looked = self._more = True
-        alone = look if look.quarantined is not None else self._alone
+        alone = self._alone = look if look.quarantined is not None else self._still_alone()
         if alone is None or alone.quarantined is None:
             if not self._identity.retires:
                 self._quiesce.end()
@@ -213,13 +213,19 @@ class Fetcher(Role):
         self.lane_limit.claimed(idled=idled, full=won >= free)
         return look, won
 
+    def _still_alone(self) -> Look | None:
+        """The look that has found a message in quarantine, if that can still run. A look that reads
+        on behind it, or in another slice, does not see it."""
+        found = None if self._alone is None else self._alone.quarantined
+        return self._alone if found is not None and self.finder.still_free(found) else None
+
     def _claim_limited(self, free: int) -> int:
         """Claim messages of limited topics, at most one for each handler thread, unless it
         quiesces; returns how many were won."""
         won = 0
         for topic in self.limit_poller.due():
             want = self.limit_poller.to_claim(free - won)
-            if want < 1 or self._quiesce.reason is not None:
+            if want < 1 or self._quiesce.active:
                 break
             me = self._identity.id
             look = self.finder.look_limited(topic, want, self.limit_poller.held)
