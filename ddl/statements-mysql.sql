@@ -1125,21 +1125,30 @@ WHERE msgworker_limit.table_name = %s;
 SELECT msgworker_cancel.msg_id, msgworker_cancel.actor, msgworker_cancel.reason,
     msgworker_cancel.requested_at, msgworker_cancel.seen_owner, msgworker_cancel.seen_tries,
     msgworker_message.msg_id AS m, msgworker_message.status, coalesce(msgworker_message.error_try_times, 0) AS
-    n, substr(msgworker_message.claimed_by, 1, 2001) AS o
+    n, substr(msgworker_message.claimed_by, 1, 2001) AS o, CASE WHEN (msgworker_message.status = -1 AND
+    msgworker_message.last_error IS NOT NULL AND (((CONVERT(msgworker_message.last_error USING utf8mb4)
+    COLLATE utf8mb4_0900_bin) LIKE concat(%s, '%%') ESCAPE '/') OR ((CONVERT(msgworker_message.last_error
+    USING utf8mb4) COLLATE utf8mb4_0900_bin) LIKE concat(%s, '%%') ESCAPE '/'))) THEN 1 ELSE 0 END AS g
 FROM msgworker_cancel LEFT OUTER JOIN msgworker_message ON msgworker_cancel.msg_id = msgworker_message.msg_id
 WHERE msgworker_cancel.table_name = %s ORDER BY msgworker_cancel.msg_id
  LIMIT %s;
 SELECT msgworker_cancel.msg_id, msgworker_cancel.actor, msgworker_cancel.reason,
     msgworker_cancel.requested_at, msgworker_cancel.seen_owner, msgworker_cancel.seen_tries,
     msgworker_message.msg_id AS m, msgworker_message.status, coalesce(msgworker_message.error_try_times, 0) AS
-    n, substr(msgworker_message.claimed_by, 1, 2001) AS o
+    n, substr(msgworker_message.claimed_by, 1, 2001) AS o, CASE WHEN (msgworker_message.status = -1 AND
+    msgworker_message.last_error IS NOT NULL AND (((CONVERT(msgworker_message.last_error USING utf8mb4)
+    COLLATE utf8mb4_0900_bin) LIKE concat(%s, '%%') ESCAPE '/') OR ((CONVERT(msgworker_message.last_error
+    USING utf8mb4) COLLATE utf8mb4_0900_bin) LIKE concat(%s, '%%') ESCAPE '/'))) THEN 1 ELSE 0 END AS g
 FROM msgworker_cancel LEFT OUTER JOIN msgworker_message ON msgworker_cancel.msg_id = msgworker_message.msg_id
 WHERE msgworker_cancel.table_name = %s AND msgworker_cancel.msg_id IN (/* each of mw_ids */) ORDER BY
     msgworker_cancel.msg_id;
 SELECT msgworker_cancel.msg_id, msgworker_cancel.actor, msgworker_cancel.reason,
     msgworker_cancel.requested_at, msgworker_cancel.seen_owner, msgworker_cancel.seen_tries,
     msgworker_message.msg_id AS m, msgworker_message.status, coalesce(msgworker_message.error_try_times, 0) AS
-    n, substr(msgworker_message.claimed_by, 1, 2001) AS o
+    n, substr(msgworker_message.claimed_by, 1, 2001) AS o, CASE WHEN (msgworker_message.status = -1 AND
+    msgworker_message.last_error IS NOT NULL AND (((CONVERT(msgworker_message.last_error USING utf8mb4)
+    COLLATE utf8mb4_0900_bin) LIKE concat(%s, '%%') ESCAPE '/') OR ((CONVERT(msgworker_message.last_error
+    USING utf8mb4) COLLATE utf8mb4_0900_bin) LIKE concat(%s, '%%') ESCAPE '/'))) THEN 1 ELSE 0 END AS g
 FROM msgworker_cancel LEFT OUTER JOIN msgworker_message ON msgworker_cancel.msg_id = msgworker_message.msg_id
 WHERE msgworker_cancel.table_name = %s AND (coalesce(msgworker_message.status, 0) != 1 OR
     msgworker_message.claimed_by = %s) ORDER BY msgworker_cancel.msg_id

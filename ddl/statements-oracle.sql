@@ -1611,21 +1611,27 @@ WHERE msgworker_limit.table_name = :table_name_3;
 SELECT msgworker_cancel.msg_id, msgworker_cancel.actor, msgworker_cancel.reason,
     msgworker_cancel.requested_at, msgworker_cancel.seen_owner, msgworker_cancel.seen_tries,
     msgworker_message.msg_id AS m, msgworker_message.status, coalesce(msgworker_message.error_try_times, 0) AS
-    n, substr(msgworker_message.claimed_by, 1, 2001) AS o
+    n, substr(msgworker_message.claimed_by, 1, 2001) AS o, CASE WHEN (msgworker_message.status = -1 AND
+    msgworker_message.last_error IS NOT NULL AND ((msgworker_message.last_error LIKE :param_1 || '%' ESCAPE
+    '/') OR (msgworker_message.last_error LIKE :param_2 || '%' ESCAPE '/'))) THEN 1 ELSE 0 END AS g
 FROM msgworker_cancel LEFT OUTER JOIN msgworker_message ON msgworker_cancel.msg_id = msgworker_message.msg_id
 WHERE msgworker_cancel.table_name = :table_name_1 ORDER BY msgworker_cancel.msg_id
  FETCH FIRST 1000 ROWS ONLY;
 SELECT msgworker_cancel.msg_id, msgworker_cancel.actor, msgworker_cancel.reason,
     msgworker_cancel.requested_at, msgworker_cancel.seen_owner, msgworker_cancel.seen_tries,
     msgworker_message.msg_id AS m, msgworker_message.status, coalesce(msgworker_message.error_try_times, 0) AS
-    n, substr(msgworker_message.claimed_by, 1, 2001) AS o
+    n, substr(msgworker_message.claimed_by, 1, 2001) AS o, CASE WHEN (msgworker_message.status = -1 AND
+    msgworker_message.last_error IS NOT NULL AND ((msgworker_message.last_error LIKE :param_1 || '%' ESCAPE
+    '/') OR (msgworker_message.last_error LIKE :param_2 || '%' ESCAPE '/'))) THEN 1 ELSE 0 END AS g
 FROM msgworker_cancel LEFT OUTER JOIN msgworker_message ON msgworker_cancel.msg_id = msgworker_message.msg_id
 WHERE msgworker_cancel.table_name = :table_name_1 AND msgworker_cancel.msg_id IN (/* each of mw_ids */) ORDER
     BY msgworker_cancel.msg_id;
 SELECT msgworker_cancel.msg_id, msgworker_cancel.actor, msgworker_cancel.reason,
     msgworker_cancel.requested_at, msgworker_cancel.seen_owner, msgworker_cancel.seen_tries,
     msgworker_message.msg_id AS m, msgworker_message.status, coalesce(msgworker_message.error_try_times, 0) AS
-    n, substr(msgworker_message.claimed_by, 1, 2001) AS o
+    n, substr(msgworker_message.claimed_by, 1, 2001) AS o, CASE WHEN (msgworker_message.status = -1 AND
+    msgworker_message.last_error IS NOT NULL AND ((msgworker_message.last_error LIKE :param_1 || '%' ESCAPE
+    '/') OR (msgworker_message.last_error LIKE :param_2 || '%' ESCAPE '/'))) THEN 1 ELSE 0 END AS g
 FROM msgworker_cancel LEFT OUTER JOIN msgworker_message ON msgworker_cancel.msg_id = msgworker_message.msg_id
 WHERE msgworker_cancel.table_name = :table_name_1 AND (coalesce(msgworker_message.status, 0) != 1 OR
     msgworker_message.claimed_by = :mw_me) ORDER BY msgworker_cancel.msg_id

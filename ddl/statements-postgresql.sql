@@ -1289,25 +1289,34 @@ WHERE msgworker_limit.table_name = %(table_name_3)s::VARCHAR;
 SELECT msgworker_cancel.msg_id, msgworker_cancel.actor, msgworker_cancel.reason,
     msgworker_cancel.requested_at, msgworker_cancel.seen_owner, msgworker_cancel.seen_tries,
     msgworker_message.msg_id AS m, msgworker_message.status, coalesce(msgworker_message.error_try_times, 0) AS
-    n, substr(CAST(msgworker_message.claimed_by AS TEXT), 1, 2001) AS o
+    n, substr(CAST(msgworker_message.claimed_by AS TEXT), 1, 2001) AS o, CASE WHEN (msgworker_message.status =
+    -1 AND msgworker_message.last_error IS NOT NULL AND (((CAST(msgworker_message.last_error AS TEXT) COLLATE
+    "C") LIKE %(param_1)s::VARCHAR || '%%' ESCAPE '/') OR ((CAST(msgworker_message.last_error AS TEXT) COLLATE
+    "C") LIKE %(param_2)s::VARCHAR || '%%' ESCAPE '/'))) THEN 1 ELSE 0 END AS g
 FROM msgworker_cancel LEFT OUTER JOIN msgworker_message ON msgworker_cancel.msg_id = msgworker_message.msg_id
 WHERE msgworker_cancel.table_name = %(table_name_1)s::VARCHAR ORDER BY msgworker_cancel.msg_id
- LIMIT %(param_1)s::INTEGER;
+ LIMIT %(param_3)s::INTEGER;
 SELECT msgworker_cancel.msg_id, msgworker_cancel.actor, msgworker_cancel.reason,
     msgworker_cancel.requested_at, msgworker_cancel.seen_owner, msgworker_cancel.seen_tries,
     msgworker_message.msg_id AS m, msgworker_message.status, coalesce(msgworker_message.error_try_times, 0) AS
-    n, substr(CAST(msgworker_message.claimed_by AS TEXT), 1, 2001) AS o
+    n, substr(CAST(msgworker_message.claimed_by AS TEXT), 1, 2001) AS o, CASE WHEN (msgworker_message.status =
+    -1 AND msgworker_message.last_error IS NOT NULL AND (((CAST(msgworker_message.last_error AS TEXT) COLLATE
+    "C") LIKE %(param_1)s::VARCHAR || '%%' ESCAPE '/') OR ((CAST(msgworker_message.last_error AS TEXT) COLLATE
+    "C") LIKE %(param_2)s::VARCHAR || '%%' ESCAPE '/'))) THEN 1 ELSE 0 END AS g
 FROM msgworker_cancel LEFT OUTER JOIN msgworker_message ON msgworker_cancel.msg_id = msgworker_message.msg_id
 WHERE msgworker_cancel.table_name = %(table_name_1)s::VARCHAR AND msgworker_cancel.msg_id IN (/* each of
     mw_ids */) ORDER BY msgworker_cancel.msg_id;
 SELECT msgworker_cancel.msg_id, msgworker_cancel.actor, msgworker_cancel.reason,
     msgworker_cancel.requested_at, msgworker_cancel.seen_owner, msgworker_cancel.seen_tries,
     msgworker_message.msg_id AS m, msgworker_message.status, coalesce(msgworker_message.error_try_times, 0) AS
-    n, substr(CAST(msgworker_message.claimed_by AS TEXT), 1, 2001) AS o
+    n, substr(CAST(msgworker_message.claimed_by AS TEXT), 1, 2001) AS o, CASE WHEN (msgworker_message.status =
+    -1 AND msgworker_message.last_error IS NOT NULL AND (((CAST(msgworker_message.last_error AS TEXT) COLLATE
+    "C") LIKE %(param_1)s::VARCHAR || '%%' ESCAPE '/') OR ((CAST(msgworker_message.last_error AS TEXT) COLLATE
+    "C") LIKE %(param_2)s::VARCHAR || '%%' ESCAPE '/'))) THEN 1 ELSE 0 END AS g
 FROM msgworker_cancel LEFT OUTER JOIN msgworker_message ON msgworker_cancel.msg_id = msgworker_message.msg_id
 WHERE msgworker_cancel.table_name = %(table_name_1)s::VARCHAR AND (coalesce(msgworker_message.status, 0) != 1
     OR msgworker_message.claimed_by = %(mw_me)s::VARCHAR) ORDER BY msgworker_cancel.msg_id
- LIMIT %(param_1)s::INTEGER;
+ LIMIT %(param_3)s::INTEGER;
 
 -- running: The running ones among these messages, with their owner (None if unknown) and tries; at most
 --     `max_ids` ids

@@ -1143,7 +1143,10 @@ SELECT msgworker_cancel.msg_id, msgworker_cancel.actor, msgworker_cancel.reason,
     msgworker_message.msg_id AS m, msgworker_message.status, coalesce(msgworker_message.error_try_times, 0) AS
     n, (CASE typeof(msgworker_message.claimed_by) WHEN 'text' THEN
     ifnull(CAST(substr(CAST(msgworker_message.claimed_by AS BLOB), 1, 8004) AS TEXT), '') WHEN 'blob' THEN
-    ifnull(substr(msgworker_message.claimed_by, 1, 8004), x'') ELSE msgworker_message.claimed_by END) AS o
+    ifnull(substr(msgworker_message.claimed_by, 1, 8004), x'') ELSE msgworker_message.claimed_by END) AS o,
+    CASE WHEN (msgworker_message.status = -1 AND msgworker_message.last_error IS NOT NULL AND
+    (((msgworker_message.last_error COLLATE BINARY) LIKE ? || '%' ESCAPE '/') OR
+    ((msgworker_message.last_error COLLATE BINARY) LIKE ? || '%' ESCAPE '/'))) THEN 1 ELSE 0 END AS g
 FROM msgworker_cancel LEFT OUTER JOIN msgworker_message ON msgworker_cancel.msg_id = msgworker_message.msg_id
 WHERE msgworker_cancel.table_name = ? ORDER BY msgworker_cancel.msg_id
  LIMIT ? OFFSET ?;
@@ -1152,7 +1155,10 @@ SELECT msgworker_cancel.msg_id, msgworker_cancel.actor, msgworker_cancel.reason,
     msgworker_message.msg_id AS m, msgworker_message.status, coalesce(msgworker_message.error_try_times, 0) AS
     n, (CASE typeof(msgworker_message.claimed_by) WHEN 'text' THEN
     ifnull(CAST(substr(CAST(msgworker_message.claimed_by AS BLOB), 1, 8004) AS TEXT), '') WHEN 'blob' THEN
-    ifnull(substr(msgworker_message.claimed_by, 1, 8004), x'') ELSE msgworker_message.claimed_by END) AS o
+    ifnull(substr(msgworker_message.claimed_by, 1, 8004), x'') ELSE msgworker_message.claimed_by END) AS o,
+    CASE WHEN (msgworker_message.status = -1 AND msgworker_message.last_error IS NOT NULL AND
+    (((msgworker_message.last_error COLLATE BINARY) LIKE ? || '%' ESCAPE '/') OR
+    ((msgworker_message.last_error COLLATE BINARY) LIKE ? || '%' ESCAPE '/'))) THEN 1 ELSE 0 END AS g
 FROM msgworker_cancel LEFT OUTER JOIN msgworker_message ON msgworker_cancel.msg_id = msgworker_message.msg_id
 WHERE msgworker_cancel.table_name = ? AND msgworker_cancel.msg_id IN (SELECT value
 FROM json_each(?)) ORDER BY msgworker_cancel.msg_id;
@@ -1161,7 +1167,10 @@ SELECT msgworker_cancel.msg_id, msgworker_cancel.actor, msgworker_cancel.reason,
     msgworker_message.msg_id AS m, msgworker_message.status, coalesce(msgworker_message.error_try_times, 0) AS
     n, (CASE typeof(msgworker_message.claimed_by) WHEN 'text' THEN
     ifnull(CAST(substr(CAST(msgworker_message.claimed_by AS BLOB), 1, 8004) AS TEXT), '') WHEN 'blob' THEN
-    ifnull(substr(msgworker_message.claimed_by, 1, 8004), x'') ELSE msgworker_message.claimed_by END) AS o
+    ifnull(substr(msgworker_message.claimed_by, 1, 8004), x'') ELSE msgworker_message.claimed_by END) AS o,
+    CASE WHEN (msgworker_message.status = -1 AND msgworker_message.last_error IS NOT NULL AND
+    (((msgworker_message.last_error COLLATE BINARY) LIKE ? || '%' ESCAPE '/') OR
+    ((msgworker_message.last_error COLLATE BINARY) LIKE ? || '%' ESCAPE '/'))) THEN 1 ELSE 0 END AS g
 FROM msgworker_cancel LEFT OUTER JOIN msgworker_message ON msgworker_cancel.msg_id = msgworker_message.msg_id
 WHERE msgworker_cancel.table_name = ? AND (coalesce(msgworker_message.status, 0) != 1 OR
     msgworker_message.claimed_by = CAST(? AS TEXT)) ORDER BY msgworker_cancel.msg_id

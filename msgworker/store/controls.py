@@ -21,11 +21,12 @@ from msgworker.db.clock import now, real_instant
 from msgworker.db.database import Trouble
 from msgworker.db.errors import ignoring
 from msgworker.db.types import beginning
-from msgworker.message import CANCELLED, State, Status, ends_at, word_of
+from msgworker.message import CANCELLED, State, Status, word_of
+from msgworker.store.bounded import discarded
 from msgworker.store.rows import ME
 from msgworker.table.build import CANCEL, JOB_TABLE, LIMIT, MAX_ACTOR, MAX_REASON, PAUSE
 from msgworker.table.columns import LONGEST_ID, Cols
-from msgworker.table.tables import Tables, by_job, lit
+from msgworker.table.tables import ONE, ZERO, Tables, by_job, lit
 
 
 class Seen(NamedTuple):
@@ -227,12 +228,12 @@ class Asked(NamedTuple):
     request: Request
     state: State | None  # None if it is gone
     owner: str | None  # its claimed_by
-    over: bool  # nothing is left to cancel; a dead message that holds its object back is not over
+    over: bool  # nothing is left to cancel; what died of itself is not over: it might be rerun
     rerun: bool  # by hand, since the request
 
     @property
     def waits(self) -> bool:
-        """The message runs nowhere, and would run again or holds its object back."""
+        """The message runs nowhere, and would run again, or be rerun with other dead ones."""
         return not self.over and self.state is not State.PROCESSING
 
 
@@ -246,7 +247,8 @@ def requests(
         return []
     r, c = CANCEL.of(t), t.cols()
     own = (r.c.msg_id, r.c.actor, r.c.reason, r.c.requested_at, r.c.seen_owner, r.c.seen_tries)
-    row = (c.msg_id.label("m"), c.status, t.tries(c).label("n"), _owner(c))
+    given_up = sa.case((discarded(t, c), ONE), else_=ZERO).label("g")
+    row = (c.msg_id.label("m"), c.status, t.tries(c).label("n"), _owner(c), given_up)
     same = t.within(c, r.c.msg_id == c.msg_id)
     query = sa.select(*own, *row).select_from(r.outerjoin(t.message, same))
     query = query.where(r.c.table_name == t.label).order_by(r.c.msg_id)
@@ -269,12 +271,11 @@ def _owner(c: Cols) -> ColumnElement[Any]:
 
 def _asked(t: Tables, row: Any) -> Asked:
     request = Request(*row[:6])
-    there, status, tries, owner = row[6:]
+    there, status, tries, owner, given_up = row[6:]
     if there is None:
         return Asked(request, None, None, True, False)
     state = word_of(status, tries, t.spec.max_tries)
-    holds = tries < ends_at(t.spec.max_tries, t.spec.on_dead)
-    over = state in (State.DONE, State.UNKNOWN) or (state is State.DEAD and not holds)
+    over = state in (State.DONE, State.UNKNOWN) or (state is State.DEAD and bool(given_up))
     rerun = tries < request.tries
     return Asked(request, state, owner, over or rerun, rerun)
 

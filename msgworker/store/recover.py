@@ -21,6 +21,7 @@ from msgworker.db.types import AnyText, whole_number
 from msgworker.message import Status
 from msgworker.payload import shown
 from msgworker.store import rows, tries
+from msgworker.store.bounded import discarded
 from msgworker.store.settle import one_more_try, released_values
 from msgworker.table.columns import Cols
 from msgworker.table.tables import ZERO, Tables, lit
@@ -153,11 +154,12 @@ def _expected(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, rows
 
 
 def died(conn: Connection, t: Tables, ids: Sequence[int], *, ahead: bool = False) -> list[rows.Row]:
-    """Those of the rows, which were given back, that are dead; with the tries that they had before.
-    ahead: without long payloads."""
+    """Those of the rows, which were given back, that are dead and not cancelled by that; with the
+    tries that they had before. ahead: without long payloads."""
     c = t.cols()
-    dead = read(conn, t, ids, t.stands_at(c, Status.FAILED), sa.not_(t.tries_left(c)), ahead=ahead)
-    return [row._replace(tries=row.tries - 1) for row in dead]
+    dead = (t.stands_at(c, Status.FAILED), sa.not_(t.tries_left(c)), sa.not_(discarded(t, c)))
+    found = read(conn, t, ids, *dead, ahead=ahead)
+    return [row._replace(tries=row.tries - 1) for row in found]
 
 
 def read(

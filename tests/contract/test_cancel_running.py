@@ -24,7 +24,7 @@ from msgworker.store.rows import READ_AHEAD, Row
 from tests.support.leases import beat_now
 from tests.support.ops import requested, why
 from tests.support.rounds import beat, by_hand, fetch
-from tests.support.rows import Table, send
+from tests.support.rows import Table, edit, send
 from tests.support.waiting import until
 
 GONE = "cancelled: wrong file (by anna)"
@@ -188,12 +188,17 @@ def test_a_message_that_is_released_before_the_request_is_seen_is_dead(
     assert (cancelled, other.tally.dead) == ([(msg_id, "t", GONE)], 1)
 
 
-def test_a_message_of_an_instance_that_died_is_not_tried_again(app, table, made, ran, cancelled):
-    app.add_handler("t", lambda msg: ran.append(msg.msg_id))
+@pytest.mark.parametrize("failed", [0, 2], ids=["first try", "last try"])
+def test_a_message_of_an_instance_that_died_is_not_tried_again(
+    app, table, made, ran, cancelled, failed
+):
+    app.add_handler("t", lambda msg: ran.append(msg.msg_id), on_dead="told")
     one, other = made(), made()
     (msg_id,) = send(app, "o")
+    edit(app, msg_id, status=-1 if failed else 0, error_try_times=failed)
     one.fetcher.run_once()
     cancel(app, msg_id)
+    beat(other)
     with app.engine.begin() as conn:
         lease.drop(conn, app.tables, one.shared.identity.id)
     beat(other)
@@ -319,8 +324,10 @@ def test_a_rerun_of_the_same_moment_keeps_its_message(app, table, tries):
     assert table.statuses == [0]
 
 
-def test_a_message_that_dies_of_itself_before_is_given_up_where_dead_ones_block(make_app, database):
-    app = make_app(table=MessageTable(on_dead="block", max_tries=1))
+@pytest.mark.parametrize("on_dead", ["continue", "block"])
+def test_a_message_that_dies_of_itself_before_is_given_up(make_app, database, on_dead):
+    """Else its object waits, or a rerun of all that are dead runs it again."""
+    app = make_app(table=MessageTable(on_dead=on_dead, max_tries=1))
     app.create_schema()
     table = Table(app)
 
@@ -332,12 +339,15 @@ def test_a_message_that_dies_of_itself_before_is_given_up_where_dead_ones_block(
     app.add_handler("t", handle)
     send(app, "o", payload="bad")
     send(app, "o")
-    app.drain(linger=0)  # leaves both, unless a heartbeat of it sees the request before its end
+    app.drain(linger=0)  # leaves it so, unless a heartbeat of it sees the request before its end
     with app.worker(threads=1) as worker:
         worker.start()
         assert worker.instance is not None
-        until(lambda: worker.instance.housekeeper.wake() or table.statuses == [-1, 2], "goes on")
-    assert table.rows("error_try_times", "last_error")[0] == (2, GONE)
+        ended = [(-1, GONE), (2, None)]
+        both = ("status", "last_error")
+        until(lambda: worker.instance.housekeeper.wake() or table.rows(*both) == ended, "goes on")
+    assert table.column("error_try_times") == [2 if on_dead == "block" else 1, 0]
+    assert (app.ops.rerun(), requested(app)) == (0, [])
 
 
 def test_a_message_cancelled_while_it_runs_lets_its_object_go_on_where_dead_ones_block(

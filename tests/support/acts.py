@@ -318,6 +318,7 @@ def acts(t: Tables, log: Log) -> Iterator[Any]:
     some = log.rows
     log.rows = {
         "count(*) AS count_1 \nFROM (SELECT": [(2, 1)],
+        "seen_owner": [],
         "last_error": [_shown_row(0)],
     } | some
     yield explain.explain, {"msg_id": 1}

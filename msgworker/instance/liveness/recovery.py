@@ -326,12 +326,12 @@ class Recovery:
         sends_on_dead = sends_on_dead and registry.has_follow_ups
         with self._link.transaction() as conn:
             done = give_back(conn, tables, ids, text=text, into=recovered)
+            cancelled = self.on_recovered(conn, ids)
             died = recover.died(conn, tables, recovered, ahead=not sends_on_dead)
             # Each once, since only one instance gives a row back.
             sent = sends_on_dead and send_about_dead(conn, registry, tables, died, text)
             if sent and setup.channel is not None:
                 notify(conn, setup.channel)
-            cancelled = self.on_recovered(conn, ids)
         events: list[Event] = [*(Dead(me, row, text) for row in died), *cancelled]
         for event in events:
             setup.events.emit(event)

@@ -272,14 +272,14 @@ class OperatorRequests:
             asked = controls.requests(conn, self._setup.tables, ids)
         for one in asked:
             with self._refusals(one), conn.begin_nested():
-                cancelled += self._end_one(conn, one)
+                cancelled += self._end_one(conn, one, recovered=True)
         return cancelled
 
-    def _end_one(self, conn: Connection, one: Asked) -> list[Cancelled]:
+    def _end_one(self, conn: Connection, one: Asked, *, recovered: bool = False) -> list[Cancelled]:
         """Do what is left to do for a request; returns the event of its message if it became dead
-        by that."""
+        by that, or in this transaction (recovered)."""
         tables, request, me = self._setup.tables, one.request, self._shared.identity.id
-        alive = one.waits and one.state is not State.DEAD
+        alive = one.waits and (recovered or one.state is not State.DEAD)
         rows = recover.read(conn, tables, [request.msg_id]) if alive else []
         ended = change.end_request(conn, tables, one)
         return [Cancelled(me, row, request.text) for row in rows] if ended else []
