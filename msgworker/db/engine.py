@@ -219,7 +219,7 @@ def _ours(engine: sa.Engine, given: bool) -> sa.Engine:
     database.prepare(engine, given=given)
     if not database.one_writer:  # else a deadlock, or a lost connection, is of no transaction
         event.listen(engine, "handle_error", _note_rollback)
-        event.listen(engine, "handle_error", _name_unkept)
+    event.listen(engine, "handle_error", _name_unkept)
     event.listen(engine, "commit", errors.refuse_rest)
     return engine
 
@@ -227,9 +227,12 @@ def _ours(engine: sa.Engine, given: bool) -> sa.Engine:
 def _name_unkept(context: Any) -> None:
     # What is stored is escaped or refused before; what is asked for, and names, are not.
     error, conn = context.original_exception, context.connection
-    odd = isinstance(error, UnicodeEncodeError) and conn is not None
-    if odd and connections.is_ours_alone(conn):
+    if conn is None or not connections.is_ours_alone(conn):
+        return
+    part = "\0" if "NUL (0x00)" in str(error) else ""
+    if isinstance(error, UnicodeEncodeError):
         part = error.object[error.start : error.end]
+    if part:
         raise ConfigError(
             f"the database has no characters for {part!r:.60}; nothing there has them"
         )

@@ -23,6 +23,7 @@ from msgworker.config import nearest, number, whole
 from msgworker.db import connections
 from msgworker.errors import ConfigError, TookTooLong
 from msgworker.message import State, StateName
+from msgworker.payload import is_text
 from msgworker.queries import messages
 from msgworker.schedules import Schedule
 from msgworker.store.bounded import LEAST, MOST, Filter, Found, object_asked
@@ -137,13 +138,20 @@ def filter_of(words: tuple[State, ...], **given: Any) -> Filter:
         raise ConfigError(f"object_id must be a text or a whole number, got {value!r:.80}")
     if isinstance(value, int) and not LEAST <= value <= MOST:
         raise ConfigError(f"object_id has at most 64 bits, got {value!r:.60}")
+    if isinstance(value, str) and value:
+        check_text("object_id", value)
     return Filter(words, **given)
 
 
 def check_text(name: str, value: Any) -> None:
-    """Raise ConfigError for what is neither None nor a text, and for an empty one."""
+    """Raise ConfigError for what is neither None nor a text, for an empty one, and for one that no
+    database has."""
     if value is not None and (not isinstance(value, str) or not value):
         raise ConfigError(f"{name} must be a text, got {value!r:.80}")
+    if value is not None and not is_text(value):
+        raise ConfigError(
+            f"{name} {value!r:.80} holds half of a surrogate pair, or a byte that is not UTF-8"
+        )
 
 
 def check_topic(value: Any) -> None:

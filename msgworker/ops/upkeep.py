@@ -27,6 +27,7 @@ from msgworker.ops.looks import AboutDead, Clock, check_since, check_text, filte
 from msgworker.ops.operation import RecordedOperation, Step, Unchanged, Writing, check_all, in_one
 from msgworker.ops.results import How, OnProgress, Repaired, Skip, Skips, Why, rate_of
 from msgworker.ops.selection import PAGE, SAMPLE, DryRun
+from msgworker.producing import check_topic
 from msgworker.schema.apply import add_columns
 from msgworker.store import (
     audit,
@@ -47,7 +48,6 @@ from msgworker.store.lease import Lease
 from msgworker.store.purge import Archive, Old
 from msgworker.store.rows import MIN_ID
 from msgworker.table.build import HISTORY
-from msgworker.table.columns import MAX_TOPIC
 from msgworker.table.tables import Tables
 
 MAX_AUDIT = 10_000
@@ -544,10 +544,7 @@ class Upkeep(Writing):
         there: bool = True,
     ) -> Repaired:
         """Change what is recorded of a topic, if it is there, or is not."""
-        if not isinstance(topic, str) or not 0 < len(topic) <= MAX_TOPIC:
-            raise ConfigError(
-                f"a topic is a text of 1 to {MAX_TOPIC} characters, got {topic!r:.80}"
-            )
+        check_topic(topic)
         self._ready()
         would = (topic in self._read(recorded)) is there
         try:

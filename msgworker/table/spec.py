@@ -18,6 +18,7 @@ from msgworker.config.values import MAX_WHERE_TEXT, WhereValue, as_where, checke
 from msgworker.db.database import Database
 from msgworker.db.types import plain_text
 from msgworker.errors import ConfigError
+from msgworker.payload import is_text
 from msgworker.table.columns import (
     BESIDE,
     COLUMNS,
@@ -408,3 +409,5 @@ def _check_name(what: str, name: object) -> None:
         raise ConfigError(f"{what}: a name has at most 128 characters, got {len(name)}")
     if any(ord(ch) < 32 for ch in name):
         raise ConfigError(f"{what}: a name has no control characters, got {name!r}")
+    if not is_text(name):
+        raise ConfigError(f"{what}: a name is a text in UTF-8, got {name!r}")

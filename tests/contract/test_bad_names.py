@@ -92,6 +92,7 @@ BAD_NAMES: list[Any] = [
     "x" * 200,
     "nul\x00",
     "new\nline",
+    "\udcff",
 ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import socket
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -13,7 +14,7 @@ from tenacity import wait_none
 
 import msgworker
 from msgworker import App, MessageTable
-from msgworker.errors import ConfigError
+from msgworker.errors import ConfigError, MsgworkerError
 from msgworker.message import Outcome, Settlement, State
 from msgworker.ops import Ops
 from msgworker.queries import counts, failures, lanes, pages
@@ -276,6 +277,39 @@ def test_what_can_be_no_object_is_refused(app, subtests):
             for act in (app.ops.find, app.ops.messages, app.ops.rerun):
                 with pytest.raises(ConfigError, match=r"^object_id "):
                     act(object_id=value)
+
+
+@pytest.mark.parametrize("text", ["\udcff", "half \ud800", "a\0b"], ids=["byte", "half", "nul"])
+def test_a_text_that_no_database_has_is_no_error_of_a_driver(app, subtests, text):
+    """As a shell gives a byte that is not UTF-8."""
+    ops, reason = app.ops, {"reason": "r"}
+    filters: dict[str, Any] = {
+        "topic": lambda: ops.find(topic=text),
+        "object": lambda: ops.find(object_id=text),
+        "error": lambda: ops.find(error=text),
+        "group": lambda: ops.messages(fingerprint=text),
+        "rerun": lambda: ops.rerun(object_id=text),
+        "discard": lambda: ops.discard(topic=text, **reason),
+        "purge": lambda: ops.purge("30d", topic=text),
+        "failures": lambda: ops.failures(topic=text),
+        "history": lambda: ops.history(topic=text),
+        "audit": lambda: ops.audit(actor=text),
+        "pause": lambda: ops.pause(text),
+        "resume": lambda: ops.resume(text),
+        "limit": lambda: ops.remove_limit(text),
+        "archive": lambda: ops.purge("30d", archive_to=text),
+    }
+    for name, act in filters.items():
+        with subtests.test(name=name):
+            if "\0" not in text:
+                with pytest.raises(ConfigError, match="surrogate|UTF-8"):
+                    act()
+            else:
+                with suppress(ConfigError):  # some databases have it
+                    act()
+    for act in (lambda: ops.release(text), lambda: ops.items(1, after=text)):
+        with subtests.test(name="others"), suppress(MsgworkerError):
+            act()
 
 
 @SQLITE
