@@ -506,6 +506,8 @@ class PostgreSQL(Database):
         " WHERE inhparent = to_regclass(:table) AND p.relkind <> 'p' GROUP BY inhparent",
         "SELECT 'layout', relname::text, 'unlogged' FROM pg_class"
         " WHERE oid = to_regclass(:table) AND relpersistence = 'u'",
+        "SELECT 'layout', relname::text, CASE relkind WHEN 'm' THEN 'view' ELSE 'foreign' END"
+        " FROM pg_class WHERE oid = to_regclass(:table) AND relkind IN ('f', 'm')",
         "SELECT 'layout', min(inhparent::regclass::text), 'heir' FROM pg_inherits"
         " WHERE inhrelid = to_regclass(:table) GROUP BY inhrelid",
         f"SELECT 'policy', {_POLICIES}"

@@ -336,11 +336,12 @@ def missing_columns(p: Subject) -> Iterator[Finding]:
         yield needed("columns", f"table {p.spec.name} {why}")
         return
     asked_for = describe.asked_for(p.spec)
+    moves = p.as_is is not None and only_anew(p.as_is)  # nothing is to be added to this one
     for role in p.lacking():
         column = p.ideal.message.c[p.ideal.names[role]]
         if role in asked_for:
             text = f"column {column.name} ({role}) is missing"
-            yield needed("columns", text, *p.add_role(role))
+            yield needed("columns", text, *([] if moves else p.add_role(role)))
         elif ROLES[role].without:
             text = f"column {column.name} is missing: {ROLES[role].without}"
             fix = p.add_role(role)
@@ -359,7 +360,7 @@ def missing_columns(p: Subject) -> Iterator[Finding]:
                 if hidden:
                     fix = [p.add(p.ideal.message, column, *hidden)]
                 fix += [p.sql(CreateIndex(i)) for i in p.ideal.message.indexes if i.name == index]
-            yield advised("columns", text, *fix)
+            yield advised("columns", text, *([] if moves else fix))
 
 
 def requirements(p: Subject) -> list[Finding]:

@@ -125,8 +125,8 @@ def find(inspector: Inspector, spec: MessageTable) -> MessageTable | None:
     if spec.bare_name in names:
         return spec
     same = [name for name in names if name.lower() == spec.bare_name.lower()]
-    if len(same) != 1:
-        return None
+    if len(same) != 1:  # what is neither table nor view, as a foreign table, is refused later
+        return spec if catalogue.is_there(inspector, bare(spec)) else None
     return spec.replace(name=f"{spec.schema}.{same[0]}" if spec.schema else same[0])
 
 

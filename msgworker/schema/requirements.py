@@ -83,7 +83,7 @@ def needed(live: Live) -> list[Fault]:
 def only_anew(live: Live) -> bool:
     """Whether no statement makes the table fit: it has partitions that are tables, or a column that
     must be there is of a type that no statement changes."""
-    if {"parent", "heirs", "heir", "view"} & set(live.layouts):
+    if {"parent", "heirs", "heir", "view", "foreign"} & set(live.layouts):
         return True
     return not live.database.loose_types and any(
         fault.role in REQUIRED and not fault.fix for fault in needed(live)
@@ -158,6 +158,10 @@ LAYOUTS = {
         "table, or copy the rows into a table of their own"
     ),
     "view": "is a view, on which no index can be: name the table under it",
+    "foreign": (
+        "is a foreign or virtual table, on which no index can be: let the App connect to the "
+        "database that has its rows, or copy them into a table"
+    ),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -105,6 +106,43 @@ def test_a_table_in_an_attached_file_is_refused(sqlite, tmp_path):
         with pytest.raises(SchemaError, match="give the App that file"):
             act()
     App(engine, table=MessageTable("main.messages")).create_schema()
+
+
+COLUMNS = "msg_id BIGINT, object_id TEXT, status SMALLINT DEFAULT 0, error_try_times SMALLINT"
+NO_TABLES = {
+    "postgresql: foreign": (
+        "CREATE EXTENSION file_fdw",
+        "CREATE SERVER other FOREIGN DATA WRAPPER file_fdw",
+        f"CREATE FOREIGN TABLE theirs ({COLUMNS}) SERVER other OPTIONS (filename '/dev/null')",
+    ),
+    "postgresql: a view": (
+        f"CREATE TABLE under ({COLUMNS})",
+        "CREATE MATERIALIZED VIEW theirs AS SELECT * FROM under",
+    ),
+    "sqlite: virtual": (
+        "CREATE VIRTUAL TABLE theirs USING fts5(msg_id, object_id, status, error_try_times)",
+    ),
+    "mariadb: has no column msg_id": ("CREATE SEQUENCE theirs",),
+}
+
+
+@pytest.mark.parametrize("case", NO_TABLES)
+def test_what_takes_no_index_is_refused_and_left_as_it_is(request, case):
+    """It was "not there", and `init-db` added columns to it."""
+    on, _, says = case.partition(": ")
+    server = request.getfixturevalue(on)
+    run(server, *NO_TABLES[case])
+    app = App(server.url, table=MessageTable("theirs"))
+    before = [one["name"] for one in sa.inspect(server.engine()).get_columns("theirs")]
+    acts: list[Any] = [app.create_schema, lambda: app.upgrade_schema(message_table=True)]
+    for act in [*acts, lambda: app.tables]:
+        with pytest.raises(SchemaError, match=says):
+            act()
+    found = app.ops.doctor()
+    assert any(says in one.text for one in found if one.severity is Severity.NEEDED)
+    assert [fix for one in found for fix in one.fix if "theirs" in fix] == []
+    after = [one["name"] for one in sa.inspect(server.engine()).get_columns("theirs")]
+    assert after == before
 
 
 def test_a_column_that_nobody_fills_stops_producers_only(database, make_app):

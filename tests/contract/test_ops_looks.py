@@ -302,7 +302,7 @@ def test_a_text_that_no_database_has_is_no_error_of_a_driver(app, subtests, text
     for name, act in filters.items():
         with subtests.test(name=name):
             if "\0" not in text:
-                with pytest.raises(ConfigError, match="surrogate|UTF-8"):
+                with pytest.raises(ConfigError, match=r"surrogate|UTF-8"):
                     act()
             else:
                 with suppress(ConfigError):  # some databases have it
