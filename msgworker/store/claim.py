@@ -259,12 +259,27 @@ def flag_apart(
 
 def free(conn: Connection, t: Tables, candidates: Sequence[Candidate]) -> set[int]:
     """Those that could be flagged as they were seen. After a claim that has not done it: either a
-    transaction has them locked, or the database changes nothing and says nothing."""
+    transaction has them locked (`locked`), or the database changes nothing and says nothing."""
     c = t.cols()
     seen = {(one.msg_id, one.status, one.tries) for one in candidates}
     ids = [one.msg_id for one in candidates]
     query = sa.select(c.msg_id, c.status, t.tries(c)).where(t.among(c.msg_id), *_is_head(t, c))
     return {row[0] for row in conn.execute(query, {"mw_ids": ids}) if tuple(row) in seen}
+
+
+def locked(conn: Connection, t: Tables, ids: Iterable[int]) -> set[int]:
+    """Those that another transaction has locked. The others are locked by this one then."""
+    found, c = set[int](), t.cols()
+    for msg_id in ids if t.database.row_locks else ():
+        query = sa.select(c.msg_id).where(c.msg_id == msg_id).with_for_update(nowait=True)
+        try:
+            with conn.begin_nested():
+                conn.execute(query)
+        except DBAPIError as error:
+            if trouble(error) is not Trouble.AGAIN:
+                raise
+            found.add(msg_id)
+    return found
 
 
 def _is_head(t: Tables, c: Cols) -> list[ColumnElement[bool]]:

@@ -26,6 +26,7 @@ from msgworker.queries.remaining import Left
 from msgworker.store.candidates import Candidate
 from tests.support.doctor import run
 from tests.support.odd_rows import assert_all_others_ran, drain
+from tests.support.rounds import fetch
 from tests.support.rows import Table, send
 from tests.support.waiting import until
 
@@ -261,6 +262,21 @@ def test_a_trigger_that_writes_to_a_table_that_is_gone_costs_only_its_row(
         assert (report.left, report.refused) == (1, 1)
     else:
         assert "gone" in (app.ops.show(bad).last_error or "")
+
+
+@pytest.mark.requires("row_locks")
+@pytest.mark.quick("postgresql")
+@pytest.mark.parametrize("object_id", ["a", None])
+def test_a_message_that_is_locked_is_not_taken_for_a_refused_one(one, app, object_id):
+    """It had to wait for 5 s then, and a drain left it and ended with 1."""
+    send(app, object_id)
+    with app.engine.connect() as another:
+        another.execute(sa.select(app.tables.cols().msg_id).with_for_update()).all()
+        for _ in range(8):
+            assert not fetch(one)
+        another.rollback()
+    assert one.refused_rows.reasons() == {}
+    assert fetch(one) == 1
 
 
 def test_a_trigger_that_wants_what_another_has_locked_costs_only_its_row(postgresql, taken):

@@ -238,10 +238,7 @@ APART_SECONDS = 5.0
 """How long a claim goes on one by one."""
 LOOK_FOR_RUNS = 8
 """While objects have one message each, only one claim in this many reads runs."""
-KEPT = (
-    "no row was changed, without an error: a trigger, a rule or a policy of the table keeps it, or "
-    "a transaction has it locked"
-)
+KEPT = "no row was changed, without an error: a trigger, a rule or a policy of the table keeps it"
 Queue = Callable[[Sequence[Lane]], None]
 _TOPIC = itemgetter(Row._fields.index("topic"))
 
@@ -475,11 +472,15 @@ class Claimer:
         won: Collection[int],
         refused: Collection[int],
     ) -> set[int]:
-        """Those that were lost and are still free: no other instance was faster."""
+        """Those that were lost and are still free: no other instance was faster, and no transaction
+        has them locked."""
         lost = [one for one in tried if one.msg_id not in won and one.msg_id not in refused]
         if self._setup.tables.database.row_locks:  # another transaction may have locked it
             lost = [one for one in lost if self._refused_rows.suspects(one)]
-        return claim.free(conn, self._setup.tables, lost) if lost else set()
+        if not lost:
+            return set()
+        free = claim.free(conn, self._setup.tables, lost)
+        return free - claim.locked(conn, self._setup.tables, free)
 
     def _record_tried(
         self, tried: Sequence[Candidate], refused: Mapping[int, Exception], kept: Collection[int]
