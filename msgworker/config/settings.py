@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from msgworker.config import values
 from msgworker.errors import ConfigError
+from msgworker.payload import is_text
 
 MAX_THREADS = 1024
 MAX_PROCESSES = 256
@@ -168,12 +169,16 @@ class Setting:
             # An odd url is not repeated: it may hold a password.
             got = "" if self.name in ("url", "locks") else f", got {value!r:.80}"
             raise ConfigError(f"{place} must be a text{', but is empty' if value == '' else got}")
+        if not is_text(value) and self.name not in _OF_FILES:
+            raise ConfigError(f"{place} must be a text in UTF-8")
         if self.kind == "choice" and value not in self.choices:
             choices = ", ".join(self.choices)
             raise ConfigError(f"{place} must be one of {choices}; got {value!r:.80}")
         return value
 
 
+_OF_FILES = ("url", "metrics_file", "web_token_file")
+"""Names of files may have any bytes; a URL of a server is checked by the engine."""
 _READERS: dict[str, Callable[[Any, str], Any]] = {
     "flag": values.as_flag,
     "texts": values.as_texts,

@@ -20,6 +20,7 @@ from msgworker.db import connections, errors
 from msgworker.db.database import DATABASES, NAMES, Trouble, of, of_dialect
 from msgworker.db.drivers import ISOLATION, is_aborted
 from msgworker.errors import ConfigError
+from msgworker.payload import is_text
 
 _ASYNC = re.compile(r"\+(asyncpg|aiosqlite|aiomysql|asyncmy|psycopg_async|oracledb_async)\b")
 
@@ -53,6 +54,8 @@ def parse_url(url: object) -> URL:
     rest = [parsed.host or "", *parsed.query]
     if not database.is_file:
         rest.append(parsed.database or "")
+        if not is_text("".join([*rest, *map(str, (parsed.username, parsed.password))])):
+            raise ConfigError("the database url must be a text in UTF-8")
     if any("@" in part for part in rest):  # this may be half of a password
         raise ConfigError(
             "the database url holds an @ behind the host: the password is not escaped; "

@@ -81,6 +81,14 @@ def test_a_driver_that_is_not_installed_is_named_with_what_to_install(driver):
         assert "mysql+pymysql://" in str(caught.value)  # the URL that the extra is good for
 
 
+@pytest.mark.parametrize(
+    "url", ["postgresql://\udcff@h/x", "mysql://u:\udcff@h/x", "mysql://h/\udcff"]
+)
+def test_a_url_of_a_server_with_a_byte_that_is_not_utf8_is_refused(url):
+    with pytest.raises(ConfigError, match="must be a text in UTF-8"):
+        App(url)
+
+
 def test_engines_that_cannot_be(tmp_path, subtests):
     """In memory, with one connection for all threads, or of a driver that cannot count rows."""
     url = f"sqlite:///{tmp_path / 'x.db'}"
