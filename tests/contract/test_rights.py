@@ -283,6 +283,7 @@ def test_a_worker_that_deletes_what_is_done_needs_the_right_to(site):
     assert table.statuses == []
 
 
+@pytest.mark.requires("unique_keys")
 def test_the_rights_of_the_page_are_enough_for_chains(site):
     site.grant()
     producer, worker = site.app("producer"), site.app("worker")
