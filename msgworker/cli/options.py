@@ -80,6 +80,10 @@ class Call:
                     self.invocation.given[name] = ""  # which the file has, with its password
             elif origin.startswith(("environment", "pyproject.toml")):
                 self.note(name, _as_text(name, value))
+        url = self.app.engine.url
+        path = DatabaseFile(self.app.engine).path if self.app_ref is None else ""
+        if path and not str(url.database).startswith("file:"):
+            self.note("url", url.set(database=path).render_as_string(hide_password=False))
 
     @functools.cached_property
     def conf(self) -> Configuration:

@@ -252,20 +252,16 @@ def _of(tables: Container[str], steps: Sequence[Step]) -> list[Step]:
 def _warn_of_statuses(engine: Engine, t: Tables, warn: Callable[[str], object]) -> None:
     """No index holds such rows, so this reads the table, as its first indexes have done."""
     c = t.cols()
+    which = t.within(c, has_unknown_status(c))
     with connecting(engine) as conn:
-        rows = sa.select(sa.func.count(), sa.func.min(c.msg_id)).where(
-            t.within(c, has_unknown_status(c))
-        )
+        rows = sa.select(sa.func.count(), sa.func.min(c.msg_id)).where(which)
         count, example = conn.execute(rows).one()
     if count:
-        sql = printing(engine.dialect).identifier_preparer
-        quote, status = sql.quote, sql.quote(t.names["status"])
+        shown = text_of(engine.dialect, sa.select(c.msg_id, c.status).where(which))
         text = plural(count, "row", "has", "have")
         warn(
             f"{text} an unknown status and will never be claimed (message {example}, "
-            f"say). See them: SELECT {quote(t.names['msg_id'])}, {status} FROM "
-            f"{sql.format_table(t.message)} WHERE {status} NOT IN "
-            f"(-1, 0, 1, 2) OR {status} IS NULL; `msgworker doctor --sql` prints how to fix them"
+            f"say). See them: {shown}; `msgworker doctor --sql` prints how to fix them"
         )
 
 
@@ -444,14 +440,12 @@ def _refused(
 
 def _two_running(dialect: sa.Dialect, t: Tables, why: str) -> str:
     """Why the guard cannot be built, and what to do. why: what the database says."""
-    quote = dialect.identifier_preparer.quote
-    name = quote(t.names["object_id"])
-    table = dialect.identifier_preparer.format_table(t.message)
+    c = t.cols()
+    running = sa.select(c.object_id).where(t.running(c), c.object_id.is_not(None))
+    shown = text_of(dialect, running.group_by(c.object_id).having(sa.func.count() > lit(1)))
     return (
-        f"{why.rstrip('.')}. An object has two rows at status 1; see them: SELECT "
-        f"{name} FROM {table} WHERE {quote(t.names['status'])} = 1 AND {name} IS NOT NULL "
-        f"GROUP BY {name} HAVING COUNT(*) > 1; `msgworker doctor --sql` prints how to fix them; "
-        "then run this again"
+        f"{why.rstrip('.')}. An object has two rows at status 1; see them: {shown}; "
+        "`msgworker doctor --sql` prints how to fix them; then run this again"
     )
 
 

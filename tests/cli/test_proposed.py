@@ -176,8 +176,8 @@ def test_a_command_that_has_its_app_is_left_as_it_is() -> None:
 def test_pages_say_what_their_program_found_where_it_was_started(
     crm: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are read in another shell, so variables and the file of the folder are named."""
-    told = []
+    """They are read in another shell and folder, so variables and files are named."""
+    told, url = [], f"sqlite:///{folder / 'crm.db'}"
     monkeypatch.setattr(serving, "serve", lambda *_: told.append(command("show 5")))
     file = folder / "msgworker.toml"
     file.write_text('url = "sqlite:///crm.db"\n')
@@ -195,13 +195,13 @@ def test_pages_say_what_their_program_found_where_it_was_started(
     (folder / "pyproject.toml").write_text(own)
     assert crm("web", "--port", "0").exit_code == 0
     assert told == [
-        f"msgworker show --config {file} 5",
+        f"msgworker show --config {file} --url {url} 5",
         "msgworker show crm:app 5",
-        f"msgworker show --config {other} 5",
-        "msgworker show --url sqlite:///crm.db --table msgworker_message 5",
+        f"msgworker show --config {other} --url {url} 5",
+        f"msgworker show --url {url} --table msgworker_message 5",
         "MSGWORKER_COLUMNS=priority=,last_error=what MSGWORKER_SHARDS=8 "
-        "msgworker show --url sqlite:///crm.db --table msgworker_message 5",
-        """msgworker show --url sqlite:///crm.db --where '{"tenant": [7, 8]}' 5""",
+        f"msgworker show --url {url} --table msgworker_message 5",
+        f"""msgworker show --url {url} --where '{{"tenant": [7, 8]}}' 5""",
     ]
 
 

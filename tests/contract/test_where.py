@@ -426,6 +426,33 @@ def test_without_its_where_a_table_is_left_alone(make_app, name):
     assert plain.tables.guard_name in made
 
 
+def test_queries_that_a_text_proposes_show_messages_alone(app, caplog):
+    """Of two running rows, and of an unknown status."""
+    t = app.tables
+    fill_with_others(app)
+    with app.engine.begin() as conn:
+        for index in t.message.indexes:
+            conn.exec_driver_sql(t.database.drop_index(conn.dialect, str(index.name), t.message))
+
+    def shown(text: str) -> list[Any]:
+        query = "SELECT" + text.split(": SELECT")[1].split(";")[0]
+        with app.engine.connect() as conn:
+            return [tuple(row) for row in conn.execute(sa.text(query))]
+
+    for status in (1, 1, 77):
+        insert(app, object_id="ours", status=status)
+    with pytest.raises(SchemaError, match="has two rows at status 1") as told:
+        app.create_schema()
+    assert shown(str(told.value)) == [("ours",)]
+    with app.engine.begin() as conn:
+        conn.execute(
+            sa.text("UPDATE legacy SET status = 2 WHERE object_id = 'ours' AND status = 1")
+        )
+    app.create_schema()
+    (warned,) = [one.getMessage() for one in caplog.records if "See them" in one.getMessage()]
+    assert [status for _, status in shown(warned)] == [77]
+
+
 def test_doctor_advises_to_drop_a_guard_over_all_rows(make_app):
     plain = make_app(table=MessageTable("legacy", **NAMED))
     app = make_app(table=SPEC)
