@@ -157,6 +157,11 @@ LAYOUTS = {
         "of the same objects may stand, which no index of this one keeps apart: name the other "
         "table, or copy the rows into a table of their own"
     ),
+    "shared": (
+        "would share msgworker_lease and the tables beside it, which the search_path finds in "
+        "another schema, and all that they have of messages by their ids, with tables of the same "
+        'name in other schemas: name its schema, MessageTable("schema.table"), and each has its own'
+    ),
     "view": "is a view, on which no index can be: name the table under it",
     "foreign": (
         "is a foreign or virtual table, on which no index can be: let the App connect to the "

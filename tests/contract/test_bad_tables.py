@@ -145,6 +145,36 @@ def test_what_takes_no_index_is_refused_and_left_as_it_is(request, case):
     assert after == before
 
 
+def test_tables_of_one_name_in_two_schemas_share_nothing(postgresql):
+    """A schema for each tenant, and a search_path that finds the tables of another one."""
+    columns = COLUMNS.replace("BIGINT", "BIGSERIAL PRIMARY KEY")
+    run(postgresql, "CREATE SCHEMA own", f"CREATE TABLE own.tb ({columns})")
+    shared = App(postgresql.url, table=MessageTable("tb"))
+    shared.create_schema()
+    url = sa.make_url(postgresql.url).update_query_dict({"options": "-csearch_path=own,public"})
+    tenant = App(url, table=MessageTable("tb"))
+    tenant.add_handler(None, lambda msg: None)
+    for act in (tenant.create_schema, tenant.drain):
+        with pytest.raises(SchemaError, match="with tables of the same name in other schemas"):
+            act()
+    assert any("name its schema" in one.text for one in tenant.ops.doctor())
+    named = App(url, table=MessageTable("own.tb"))
+    named.create_schema()
+    shared.ops.pause("t")
+    assert named.ops.pauses() == []
+    run(postgresql, "DROP TABLE tb")
+    other = url.update_query_dict({"options": "-csearch_path=third,public"})
+    run(postgresql, "CREATE SCHEMA third", f"CREATE TABLE third.tb ({columns})")
+    third = App(other, table=MessageTable("tb"))
+    with pytest.raises(SchemaError, match="with tables of the same name in other schemas"):
+        third.create_schema()
+    alone = App(other, table=MessageTable("alone"))
+    run(postgresql, f"CREATE TABLE third.alone ({columns})")
+    alone.create_schema()
+    for app in (shared, tenant, named, third, alone):
+        app.engine.dispose()
+
+
 def test_a_column_that_nobody_fills_stops_producers_only(database, make_app):
     foreign_table(database, tenant="INTEGER NOT NULL")
     app = make_app(table=SEED)
