@@ -264,6 +264,8 @@ def give_back(
         busy, free = mine.difference(locked), sorted(mine.intersection(locked))
         audit.record(conn, t, op_id, free)
         changed = recover.recover(conn, t, free, dead_id=dead_id, text=text)
+        for one in controls.requests(conn, t, free):  # what is cancelled sends nothing
+            change.end_request(conn, t, one)
         about_dead(conn, t, free, text)
         left.difference_update(part)  # it may be sent again
         left.update(busy)

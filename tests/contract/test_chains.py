@@ -597,6 +597,18 @@ def test_a_release_on_the_last_try_sends_on_dead(app, table, owner):
     assert len(sent(app)) == 1
 
 
+def test_a_release_ends_a_request_to_cancel_and_sends_nothing_of_it(app, table):
+    app.add_handler("t", lambda msg: None, on_dead="t.dead")
+    send(app, "a", "b")
+    table.edit(sa.true(), status=1, error_try_times=2, claimed_by="gone-1", crash_times=0)
+    table.edit(table.where(object_id="b"), error_try_times=0)
+    app.ops.cancel(ids=table.column("msg_id"), reason="wrong file", actor="anna")
+    assert app.ops.release("gone-1") == 2
+    assert table.column("last_error") == ["cancelled: wrong file (by anna)"] * 2
+    assert table.rows("status", "error_try_times") == [(-1, 3)] * 2
+    assert sent(app) == []
+
+
 def test_what_operators_end_sends_nothing(app):
     app.add_handler("t", lambda msg: None, on_dead="t.dead")
     (msg_id,) = send(app, "a")
