@@ -506,12 +506,13 @@ class PostgreSQL(Database):
         " WHERE inhparent = to_regclass(:table) AND p.relkind <> 'p' GROUP BY inhparent",
         "SELECT 'layout', relname::text, 'unlogged' FROM pg_class"
         " WHERE oid = to_regclass(:table) AND relpersistence = 'u'",
-        # found by the search_path, behind the schema of the table
+        # found by the search_path, behind the schema of the table; only what has a guard is used
         "SELECT 'layout', m.relname::text, 'shared' FROM pg_class m, pg_class o"
         " WHERE m.oid = to_regclass(:table) AND o.oid = to_regclass('msgworker_lease')"
         " AND CAST(:schema AS text) IS NULL AND o.relnamespace <> m.relnamespace AND EXISTS"
         " (SELECT FROM pg_class x WHERE x.relname = m.relname AND x.oid <> m.oid"
-        " AND x.relkind IN ('r', 'p') AND x.relpersistence <> 't')",
+        " AND x.relkind IN ('r', 'p') AND x.relpersistence <> 't' AND EXISTS (SELECT FROM pg_index"
+        " WHERE indrelid = x.oid AND indisunique AND indpred IS NOT NULL))",
         "SELECT 'layout', relname::text, CASE relkind WHEN 'm' THEN 'view' ELSE 'foreign' END"
         " FROM pg_class WHERE oid = to_regclass(:table) AND relkind IN ('f', 'm')",
         "SELECT 'layout', min(inhparent::regclass::text), 'heir' FROM pg_inherits"
