@@ -162,11 +162,12 @@ class Archive(NamedTuple):
     unlike: dict[str, str]
 
 
-def archive_name(t: Tables, name: str) -> MessageTable:
-    """The name of an archive table, checked; raises ConfigError."""
+def archive_name(t: Tables, name: str, default: str | None = None) -> MessageTable:
+    """The name of an archive table, checked; raises ConfigError. default: the schema of a table
+    without one, if known."""
     spec = MessageTable(name)
-    ours = t.spec.bare_name.lower(), t.spec.schema
-    if (spec.bare_name.lower(), spec.schema or t.spec.schema) == ours:
+    ours = t.spec.bare_name.lower(), t.spec.schema or default
+    if (spec.bare_name.lower(), spec.schema or t.spec.schema or default) == ours:
         raise ConfigError(f"the archive table cannot be the message table {t.spec.name} itself")
     if len(spec.bare_name.encode()) > t.database.max_name:
         raise ConfigError(
@@ -179,7 +180,7 @@ def archive_name(t: Tables, name: str) -> MessageTable:
 def open_archive(conn: Connection, t: Tables, name: str) -> Archive:
     """The archive table, for every column of the message table; made if it is not there. Raises
     SchemaError for a type that no DDL of ours can name."""
-    spec = archive_name(t, name)
+    spec = archive_name(t, name, sa.inspect(conn).default_schema_name)
     schema = spec.schema or t.spec.schema
     live = _read(conn, t.message.name, t.message.schema)
     kinds = column_types(conn, live)

@@ -171,7 +171,7 @@ def test_tables_of_one_name_in_two_schemas_share_nothing(postgresql):
     alone = App(other, table=MessageTable("alone"))
     run(postgresql, f"CREATE TABLE third.alone ({columns})")
     alone.create_schema()
-    run(postgresql, "CREATE TABLE own.alone AS TABLE third.alone")  # a copy that nobody uses
+    run(postgresql, "CREATE TABLE own.alone AS TABLE third.alone")  # a copy, not in use
     assert App(other, table=MessageTable("alone")).create_schema() == []
     for app in (shared, tenant, named, third, alone):
         app.engine.dispose()

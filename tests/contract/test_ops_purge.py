@@ -67,6 +67,16 @@ def test_purge_into_an_archive(app, table):
     assert len(rows) == 301
 
 
+def test_the_message_table_is_no_archive_of_itself_under_its_schema_either(app, table):
+    put(app, ("a", DONE), finished_at=OLD)
+    default = sa.inspect(app.engine).default_schema_name
+    for name in (app.table.name, f"{default}.{app.table.name}"):
+        with pytest.raises(ConfigError, match="cannot be the message table"):
+            app.ops.purge("30d", archive_to=name)
+    assert table.statuses == [2]
+    assert not [one for one in app.ops.audit() if one.finished_at is None]
+
+
 def test_purge_refuses_an_archive_that_lacks_columns(app, table):
     put(app, ("a", DONE), finished_at=OLD)
     with app.engine.begin() as conn:
