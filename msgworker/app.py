@@ -933,11 +933,24 @@ class App(Declaring):
         )
 
     def _send_about_dead(self, conn: Connection, tables: Tables, ids: list[int], text: str) -> None:
-        if self._registry.has_follow_ups:
-            from msgworker.instance.settling.writer import send_about_dead
-            from msgworker.store.recover import died
+        """As recovery does; where it is refused, the messages are given back all the same."""
+        if not self._registry.has_follow_ups:
+            return
+        from msgworker.db.errors import reason_of, trouble
+        from msgworker.instance.settling.writer import send_about_dead
+        from msgworker.store.claim import REFUSED_ROW
+        from msgworker.store.recover import died
 
-            send_about_dead(conn, self._registry, tables, died(conn, tables, ids), text)
+        for row in died(conn, tables, ids):
+            try:
+                with conn.begin_nested():
+                    if send_about_dead(conn, self._registry, tables, [row], text):
+                        self._sent(conn, conn)
+            except Exception as error:
+                if trouble(error) not in REFUSED_ROW:
+                    raise
+                lost = "message %s is dead, and its message of on_dead is refused: %s"
+                log.error(lost, row.msg_id, reason_of(error))
 
 
 def setup_of(app: App, topics: Iterable[str] | None = None) -> Setup:

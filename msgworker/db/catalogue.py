@@ -196,16 +196,15 @@ class Trait:
     truncates texts; an ON UPDATE that changes ids; a layout in which the table cannot be indexed
     (versions, partitions; parent: of partitions that are tables; heirs: of tables that inherit from
     it; heir: it does so itself; view, foreign: it is one; shared: it has our tables of another one
-    of its name), or enforces the types of its columns (strict), or is emptied by a crash of the
-    server (unlogged), or is divided by the hash of the object (hash); the modulus of one of these
-    parts; the letters of what policies let this login do with rows (r, w, * = all), where row-level
-    security decides it (policy); the character set of a column that does not take all of Unicode
-    (name "" = of all columns); a default that the description of the column lacks;
-    what else is said of a column (rest, see `Database.whole_columns`); "" for the column that is
-    SQLite's own number of rows (rowid), and where the number of a deleted last row is given again
-    (reused); the columns of a UNIQUE by which a row replaces the one that has the same values
-    (replaces).
-    """
+    of its name, sharing: it would have them), or enforces the types of its columns (strict), or is
+    emptied by a crash of the server (unlogged), or is divided by the hash of the object (hash); the
+    modulus of one of these parts; the letters of what policies let this login do with rows (r, w, *
+    = all), where row-level security decides it (policy); the character set of a column that does
+    not take all of Unicode (name "" = of all columns); a default that the description of the column
+    lacks; what else is said of a column (rest, see `Database.whole_columns`); "" for the column
+    that is SQLite's own number of rows (rowid), and where the number of a deleted last row is given
+    again (reused); the columns of a UNIQUE by which a row replaces the one that has the same values
+    (replaces)."""
 
     kind: Literal[
         "check",

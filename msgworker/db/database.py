@@ -331,6 +331,8 @@ class Database:
     trims_chars: and as texts they have none at their end.
     reads_texts: a text can be cast to any type, and one that is no value of it is refused.
     texts_as_instants: a column of texts can be compared with instants.
+    null_is_default: a column may store its default where it is given NULL, and says it takes none.
+    refuses_others: its `rule_queries` name what is no table, as a foreign or materialized one.
     slow_sums: a SUM of whole numbers is one of decimals, which takes twice the time of floats.
     key_collation: the collation of object ids, if a column needs one of its own.
     """
@@ -376,6 +378,8 @@ class Database:
     trims_chars: bool = False
     reads_texts: bool = False
     texts_as_instants: bool = False
+    null_is_default: bool = False
+    refuses_others: bool = True
     slow_sums: bool = False
     key_collation: str | None = None
 

@@ -45,6 +45,8 @@ class Oracle(Database):
     guard_case = "function"
     oldest_index = True
     pads_chars = True
+    null_is_default = True  # DEFAULT ON NULL
+    refuses_others = False
     empty_is_null = True
     blocks = True
     defers = True

@@ -507,7 +507,9 @@ class PostgreSQL(Database):
         "SELECT 'layout', relname::text, 'unlogged' FROM pg_class"
         " WHERE oid = to_regclass(:table) AND relpersistence = 'u'",
         # found by the search_path, behind the schema of the table; only what has a guard is used
-        "SELECT 'layout', m.relname::text, 'shared' FROM pg_class m, pg_class o"
+        "SELECT 'layout', m.relname::text, CASE WHEN EXISTS (SELECT FROM pg_index"
+        " WHERE indrelid = m.oid AND indisunique AND indpred IS NOT NULL)"
+        " THEN 'shared' ELSE 'sharing' END FROM pg_class m, pg_class o"
         " WHERE m.oid = to_regclass(:table) AND o.oid = to_regclass('msgworker_lease')"
         " AND CAST(:schema AS text) IS NULL AND o.relnamespace <> m.relnamespace AND EXISTS"
         " (SELECT FROM pg_class x WHERE x.relname = m.relname AND x.oid <> m.oid"

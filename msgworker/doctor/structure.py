@@ -448,7 +448,7 @@ def partitions(p: Subject) -> Iterator[Finding]:
 
 def _takes_none(p: Subject) -> bool:
     """Whether no index of ours can be on the table as it is, which another check says."""
-    return p.as_is is not None and bool(p.as_is.layouts)
+    return p.as_is is not None and not {*p.as_is.layouts} <= {"shared"}
 
 
 def columns(p: Subject) -> list[Finding]:

@@ -264,9 +264,8 @@ def give_back(
         busy, free = mine.difference(locked), sorted(mine.intersection(locked))
         audit.record(conn, t, op_id, free)
         changed = recover.recover(conn, t, free, dead_id=dead_id, text=text)
-        for one in controls.requests(conn, t, free):  # what is cancelled sends nothing
-            change.end_request(conn, t, one)
-        about_dead(conn, t, free, text)
+        cancelled = recover.end_requests(conn, t, free)
+        about_dead(conn, t, [i for i in free if i not in cancelled], text)
         left.difference_update(part)  # it may be sent again
         left.update(busy)
         return Step(len(part) - len(busy), changed)

@@ -1,5 +1,4 @@
-"""The live tables: what the catalogue says of them, and of the message table all that decides
-whether it can be used; `difference` and `requirements` judge it."""
+"""What the catalogue says of the live tables, which `difference` and `requirements` judge."""
 
 from __future__ import annotations
 
@@ -126,7 +125,8 @@ def find(inspector: Inspector, spec: MessageTable) -> MessageTable | None:
         return spec
     same = [name for name in names if name.lower() == spec.bare_name.lower()]
     if len(same) != 1:  # what is neither table nor view, as a foreign table, is refused later
-        return spec if catalogue.is_there(inspector, bare(spec)) else None
+        others = of(on(inspector)).refuses_others and catalogue.is_there(inspector, bare(spec))
+        return spec if others else None
     return spec.replace(name=f"{spec.schema}.{same[0]}" if spec.schema else same[0])
 
 

@@ -314,7 +314,9 @@ def no_null(live: Live) -> tuple[str, ...]:
     if any("INSERT" in when.upper() for _, when in live.triggers):
         return ()
     roles = ((role, live.columns.get(role)) for role in ("object_id", "payload"))
-    return tuple(role for role, c in roles if c is not None and not (c.nullable or c.generated))
+    found = {role: c for role, c in roles if c is not None and not (c.nullable or c.generated)}
+    filled = live.database.null_is_default
+    return tuple(role for role, c in found.items() if not (filled and c.default is not None))
 
 
 def known_rule(engine: Engine, spec: MessageTable, database: Database) -> Rule:

@@ -66,12 +66,17 @@ def faults(live: Live) -> list[Fault]:
     no statement repairs this one: some databases refuse to change it as it is."""
     fixes = {layout: live.database.drop_layout(live.name, layout) for layout in live.layouts}
     layouts = [
-        Fault("storage", True, f"table {live.name} {LAYOUTS[layout]}", (fix,) if fix else ())
+        Fault(
+            "storage",
+            layout != "shared",
+            f"table {live.name} {LAYOUTS[layout]}",
+            (fix,) if fix else (),
+        )
         for layout, fix in fixes.items()
     ]
     found = [*layouts, *_unlogged(live), *_partitions(live), *of_columns(live)]
     found += [*_checks(live), *_replacing(live), *_policies(live), *_triggers(live)]
-    moves = any(not fault.fix for fault in layouts)
+    moves = any(fault.needed and not fault.fix for fault in layouts)
     return [replace(fault, fix=()) for fault in found] if moves else found
 
 
@@ -157,10 +162,17 @@ LAYOUTS = {
         "of the same objects may stand, which no index of this one keeps apart: name the other "
         "table, or copy the rows into a table of their own"
     ),
+    "sharing": (
+        "would share pauses, limits, the rule, and the items of messages with the same id, with a "
+        "table of the same name in another schema: the search_path finds one msgworker_lease, "
+        'msgworker_item, ... for both. Name its schema, MessageTable("schema.table")'
+    ),
     "shared": (
-        "would share msgworker_lease and the tables beside it, which the search_path finds in "
-        "another schema, and all that they have of messages by their ids, with tables of the same "
-        'name in other schemas: name its schema, MessageTable("schema.table"), and each has its own'
+        "shares pauses, limits, the rule, and the items of messages with the same id, with a table "
+        "of the same name in another schema: the search_path finds one msgworker_lease, "
+        "msgworker_item, ... for both. Stop all instances of one of them, until it has no message "
+        'at 1, then name its schema, MessageTable("schema.table"), in all programs: its rule, '
+        "schedules, jobs, pauses, limits and items begin anew"
     ),
     "view": "is a view, on which no index can be: name the table under it",
     "foreign": (

@@ -231,6 +231,8 @@ class LeftAlone(Exception):
 
 OF_A_ROW = (Trouble.RACE, Trouble.OTHER)
 """Errors that may be about one row of a batch."""
+REFUSED_ROW = (*OF_A_ROW, Trouble.REFUSED)
+"""These, and those about the rights that a row needs."""
 
 
 def flag_apart(

@@ -17,11 +17,13 @@ from sqlalchemy import ColumnElement, Connection, bindparam
 from msgworker.commands import command
 from msgworker.db.clock import UtcDateTime, now, utc_of
 from msgworker.db.connections import fetch
+from msgworker.db.database import Trouble
+from msgworker.db.errors import ignoring
 from msgworker.db.types import AnyText, whole_number
 from msgworker.message import Status
 from msgworker.payload import shown
-from msgworker.store import rows, tries
-from msgworker.store.bounded import discarded
+from msgworker.store import change, controls, rows, tries
+from msgworker.store.claim import REFUSED_ROW
 from msgworker.store.settle import one_more_try, released_values
 from msgworker.table.columns import Cols
 from msgworker.table.tables import ZERO, Tables, lit
@@ -154,12 +156,24 @@ def _expected(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, rows
 
 
 def died(conn: Connection, t: Tables, ids: Sequence[int], *, ahead: bool = False) -> list[rows.Row]:
-    """Those of the rows, which were given back, that are dead and not cancelled by that; with the
-    tries that they had before. ahead: without long payloads."""
+    """Those of the rows, which were given back, that are dead; with the tries that they had before.
+    ahead: without long payloads."""
     c = t.cols()
-    dead = (t.stands_at(c, Status.FAILED), sa.not_(t.tries_left(c)), sa.not_(discarded(t, c)))
-    found = read(conn, t, ids, *dead, ahead=ahead)
-    return [row._replace(tries=row.tries - 1) for row in found]
+    dead = read(conn, t, ids, t.stands_at(c, Status.FAILED), sa.not_(t.tries_left(c)), ahead=ahead)
+    return [row._replace(tries=row.tries - 1) for row in dead]
+
+
+def end_requests(conn: Connection, t: Tables, ids: Sequence[int]) -> set[int]:
+    """End the requests to cancel messages that were given back, as far as this login may; returns
+    the messages that are dead by that."""
+    dead, asked = set[int](), list[controls.Asked]()
+    with ignoring(Trouble.REFUSED), conn.begin_nested():
+        asked = controls.requests(conn, t, ids)
+    for one in asked:
+        with ignoring(*REFUSED_ROW), conn.begin_nested():
+            if change.end_request(conn, t, one):
+                dead.add(one.request.msg_id)
+    return dead
 
 
 def read(

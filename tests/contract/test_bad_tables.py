@@ -155,9 +155,9 @@ def test_tables_of_one_name_in_two_schemas_share_nothing(postgresql):
     tenant = App(url, table=MessageTable("tb"))
     tenant.add_handler(None, lambda msg: None)
     for act in (tenant.create_schema, tenant.drain):
-        with pytest.raises(SchemaError, match="with tables of the same name in other schemas"):
+        with pytest.raises(SchemaError, match="of the same name in another schema"):
             act()
-    assert any("name its schema" in one.text for one in tenant.ops.doctor())
+    assert any("Name its schema" in one.text for one in tenant.ops.doctor())
     named = App(url, table=MessageTable("own.tb"))
     named.create_schema()
     shared.ops.pause("t")
@@ -166,13 +166,17 @@ def test_tables_of_one_name_in_two_schemas_share_nothing(postgresql):
     other = url.update_query_dict({"options": "-csearch_path=third,public"})
     run(postgresql, "CREATE SCHEMA third", f"CREATE TABLE third.tb ({columns})")
     third = App(other, table=MessageTable("tb"))
-    with pytest.raises(SchemaError, match="with tables of the same name in other schemas"):
+    with pytest.raises(SchemaError, match="of the same name in another schema"):
         third.create_schema()
     alone = App(other, table=MessageTable("alone"))
     run(postgresql, f"CREATE TABLE third.alone ({columns})")
     alone.create_schema()
     run(postgresql, "CREATE TABLE own.alone AS TABLE third.alone")  # a copy, not in use
     assert App(other, table=MessageTable("alone")).create_schema() == []
+    run(postgresql, "CREATE UNIQUE INDEX it ON own.alone (object_id) WHERE status = 1")
+    assert App(other, table=MessageTable("alone")).create_schema() == []  # it was in use before
+    (told,) = [one for one in alone.ops.doctor() if "then name its schema" in one.text]
+    assert (told.severity, told.fix) == (Severity.ADVISED, ())
     for app in (shared, tenant, named, third, alone):
         app.engine.dispose()
 

@@ -609,6 +609,35 @@ def test_a_release_ends_a_request_to_cancel_and_sends_nothing_of_it(app, table):
     assert sent(app) == []
 
 
+def test_a_release_sends_nothing_of_a_cancelled_message_without_a_last_error_either(make_app):
+    made = make_app(table=MessageTable("tb"))
+    made.create_schema()
+    with made.engine.begin() as conn:
+        conn.exec_driver_sql("ALTER TABLE tb DROP COLUMN last_error")
+    app = make_app(table=MessageTable("tb", last_error=None))
+    app.add_handler("t", lambda msg: None, on_dead="t.dead")
+    (msg_id,) = send(app, "a")
+    table = Table(app)
+    table.edit(sa.true(), status=1, error_try_times=0, claimed_by="gone-1", crash_times=0)
+    app.ops.cancel(msg_id, reason="wrong file", actor="anna")
+    assert app.ops.release("gone-1") == 1
+    assert table.rows("status", "topic") == [(-1, "t")]
+
+
+def test_a_release_gives_back_what_on_dead_is_refused_for(app, table, caplog, monkeypatch):
+    def refuse(conn: sa.Connection, *_: Any) -> None:
+        conn.exec_driver_sql("INSERT INTO msgworker_lease (instance_id) VALUES (NULL)")
+
+    app.add_handler("t", lambda msg: None, on_dead="t.dead")
+    last, _ = send(app, "a", "b")
+    table.edit(sa.true(), status=1, error_try_times=0, claimed_by="gone-1", crash_times=0)
+    table.edit(table.where(msg_id=last), error_try_times=2)
+    monkeypatch.setattr(writer, "send_all", refuse)
+    assert app.ops.release("gone-1") == 2
+    assert table.rows("status", "error_try_times") == [(-1, 3), (-1, 1)]
+    assert f"message {last} is dead, and its message of on_dead is refused" in caplog.text
+
+
 def test_what_operators_end_sends_nothing(app):
     app.add_handler("t", lambda msg: None, on_dead="t.dead")
     (msg_id,) = send(app, "a")

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker.instance.running import in_flight
-from tests.support.rounds import by_hand, fetch
+from tests.support.rounds import beat, by_hand, fetch
 from tests.support.rows import edit, send
 from tests.support.waiting import until
 from tests.support.watching import Watch
@@ -53,6 +53,29 @@ def test_one_in_quarantine_that_waits_for_another_of_its_object_holds_up_no_othe
     assert fetch(one) == 1
     assert one.shared.quiesce.reason is None
     assert table.statuses == ([1, 2, -1, 1, 1] if other else [1, 0, -1, 0, 1])
+
+
+@pytest.mark.parametrize("by", ["topic", "job"])
+def test_what_is_paused_is_not_claimed_though_it_waited_for_empty_hands(one, app, table, by):
+    send(app, "a")
+    assert fetch(one) == 1
+    (started,) = one.lanes.take_back()
+    job = app.job("j")
+    with app.engine.begin() as conn:
+        app.send(conn, "t", object_id="q", job=job)
+    table.edit(table.where(object_id="q"), status=-1, error_try_times=2, crash_times=1)
+    assert fetch(one) == 0
+    assert one.shared.quiesce.active
+    if by == "topic":
+        app.ops.pause("t")
+    else:
+        app.ops.pause_job(job.job_id)
+    beat(one)
+    one.caller.handle(started)
+    one.settler.add(started, True)
+    assert fetch(one) == 0
+    assert table.statuses == [2, -1]
+    assert not one.shared.quiesce.active
 
 
 @pytest.mark.quick

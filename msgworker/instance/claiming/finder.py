@@ -123,7 +123,9 @@ class Finder:
             search.skip(candidate)
 
     def still_free(self, candidate: Candidate) -> bool:
-        """Whether it can still be flagged as it was seen."""
+        """Whether it can still be flagged as it was seen, and a slice is ours."""
+        if self._member is not None and self.where is None:
+            return False
         with self._link.statement() as conn:
             return bool(claim.free(conn, self.search.tables, [candidate]))
 

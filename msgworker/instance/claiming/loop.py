@@ -76,6 +76,7 @@ class Fetcher(Role):
         self._quiesce = shared.quiesce
         self._asked_at = -NEW_ID_ASK_SECONDS  # when it last woke the housekeeper for a new id
         self._alone: Look | None = None  # the look that has found a message in quarantine
+        self._alone_under = shared.controls  # what was paused then
         self._lanes = lanes
         self._settler = settler
         threads, longest, clock = setup.threads, setup.settings.poll_seconds, setup.clock
@@ -190,7 +191,11 @@ class Fetcher(Role):
         me, idled = self._identity.id, self._lanes.take_idled()
         look = self.finder.look(free, self._in_flight.with_object(), rests=self.pace.rests)
         self.looked = self._more = True
-        alone = self._alone = look if look.quarantined is not None else self._still_alone()
+        if look.quarantined is not None:
+            self._alone, self._alone_under = look, self._shared.controls
+        elif not self._still_alone():
+            self._alone = None
+        alone = self._alone
         if alone is None or alone.quarantined is None:
             if not self._identity.retires:
                 self._quiesce.end()
@@ -213,11 +218,13 @@ class Fetcher(Role):
         self.lane_limit.claimed(idled=idled, full=won >= free)
         return look, won
 
-    def _still_alone(self) -> Look | None:
-        """The look that has found a message in quarantine, if that can still run. A look that reads
-        on behind it, or in another slice, does not see it."""
+    def _still_alone(self) -> bool:
+        """Whether a message in quarantine that a look has found can still run. A look that reads on
+        behind it, or in another slice, does not see it; one under other pauses is to find it."""
         found = None if self._alone is None else self._alone.quarantined
-        return self._alone if found is not None and self.finder.still_free(found) else None
+        if found is None or self._alone_under is not self._shared.controls:
+            return False
+        return self.finder.still_free(found)
 
     def _claim_limited(self, free: int) -> int:
         """Claim messages of limited topics, at most one for each handler thread, unless it

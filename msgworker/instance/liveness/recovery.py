@@ -326,8 +326,10 @@ class Recovery:
         sends_on_dead = sends_on_dead and registry.has_follow_ups
         with self._link.transaction() as conn:
             done = give_back(conn, tables, ids, text=text, into=recovered)
-            cancelled = self.on_recovered(conn, ids)
-            died = recover.died(conn, tables, recovered, ahead=not sends_on_dead)
+            cancelled = self.on_recovered(conn, recovered)
+            ended = {event.message.msg_id for event in cancelled}
+            other = [msg_id for msg_id in recovered if msg_id not in ended]
+            died = recover.died(conn, tables, other, ahead=not sends_on_dead)
             # Each once, since only one instance gives a row back.
             sent = sends_on_dead and send_about_dead(conn, registry, tables, died, text)
             if sent and setup.channel is not None:
