@@ -239,7 +239,8 @@ class Fetcher(Role):
             if look.quarantined is not None:  # nothing is given back for one that may not start
                 if not self.claimer.may_start(topic):
                     continue
-                self._alone = self._alone or look
+                if self._alone is None:
+                    self._alone, self._alone_under = look, self._shared.controls
             if look.candidates:
                 won += self.claim(look.candidates, look, me, limited=True)
             else:
