@@ -369,23 +369,21 @@ class PostgreSQL(Database):
         # Two that build an index on a table end in a deadlock.
         own = beside(engine)
         try:
-            with own.connect() as conn, conn.begin():
-                # The building of an index waits for all snapshots that are older. So it looks again
-                # and again instead of waiting in a statement, and the SET ends the snapshot of the
-                # SELECT.
-                key = zlib.crc32(what.encode()) - 2**31
-                taken, looks = False, 0
-                while not taken:
-                    taken = bool(conn.scalar(sa.select(sa.func.pg_try_advisory_xact_lock(key))))
+            with own.connect() as conn:
+                # Who builds an index waits for the end of each transaction that had a snapshot when
+                # it began. So each look is a transaction; the SET ends the snapshot of the last.
+                key, looks = zlib.crc32(what.encode()) - 2**31, 0
+                while not conn.scalar(sa.select(sa.func.pg_try_advisory_xact_lock(key))):
                     looks += 1
-                    if not taken and looks == _LOOKS_IN_SILENCE:
+                    if looks == _LOOKS_IN_SILENCE:
                         owner = conn.scalar(sa.text(_HOLDS), {"low": key % 2**32})
                         text = "waiting for another upgrade of these tables, of session %s"
                         ends = "pg_terminate_backend(%s) ends it if its program is gone"
                         if owner is not None:  # not just freed
                             log.warning(f"{text}; {ends}", owner, owner)
-                    conn.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
-                    time.sleep(0 if taken else _LOOK_SECONDS)
+                    conn.rollback()
+                    time.sleep(_LOOK_SECONDS)
+                conn.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
                 yield
         except DBAPIError as error:
             raise unavailable(engine, error) from error

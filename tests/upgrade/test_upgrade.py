@@ -299,7 +299,8 @@ def test_it_is_said_once_that_a_table_is_in_use(
 def test_an_upgrade_says_for_which_one_it_waits(
     postgresql: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The host of the other one may be gone, and the server takes hours to notice."""
+    """The host of the other one may be gone, and the server takes hours to notice. Who waits has no
+    transaction open: an index of the other one could be waiting for its end."""
     monkeypatch.setattr(dialect, "_LOOKS_IN_SILENCE", 2)
     app = App(postgresql.url)
     app.create_schema()
@@ -311,6 +312,12 @@ def test_an_upgrade_says_for_which_one_it_waits(
             (session,) = re.findall(r"pg_terminate_backend\((\d+)\)", caplog.text)
             there = sa.text("SELECT count(*) FROM pg_stat_activity WHERE pid = :pid")
             assert conn.scalar(there, {"pid": int(session)}) == 1
+            others = sa.text(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND "
+                "state = 'idle in transaction' AND pid <> :pid"
+            )
+            conn.rollback()
+            until(lambda: not conn.scalar(others, {"pid": int(session)}), "it waits so", seconds=5)
     upgrade.join(60)
     assert not upgrade.is_alive()
 
