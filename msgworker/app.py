@@ -933,7 +933,8 @@ class App(Declaring):
         )
 
     def _send_about_dead(self, conn: Connection, tables: Tables, ids: list[int], text: str) -> None:
-        """As recovery does; where it is refused, the messages are given back all the same."""
+        """Send what `on_dead` says about messages that died as they were given back. Where that is
+        refused, they are given back all the same."""
         if not self._registry.has_follow_ups:
             return
         from msgworker.db.errors import reason_of, trouble

@@ -102,7 +102,7 @@ class Requirements:
     rows_in_two_transactions: May = None
     unique_index_of_any_column: May = None
     unique_keys: May = None
-    rows_by_index: May = None  # rows of one value in an index are read in the order of its next
+    rows_by_index: May = None  # rows of one value in an index come by its next column
 
 
 class SQLite(Requirements):

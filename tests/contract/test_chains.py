@@ -454,7 +454,7 @@ def test_on_done_sends_a_message_about_each_that_is_done(app, options):
 def test_another_instance_is_told_of_a_message_about_one_that_is_done(
     postgresql, options, monkeypatch
 ):
-    monkeypatch.setattr(capacity, "IDLE_GROWTH", 1e9)  # it looks twice, and then not again
+    monkeypatch.setattr(capacity, "IDLE_GROWTH", 1e9)  # then only a notification wakes it
     app, other = (App(postgresql.url, poll_seconds=600.0, notify=True) for _ in range(2))
     app.create_schema()
     app.add_handler("t", lambda msg: None, on_done="t.done", **options)

@@ -317,7 +317,7 @@ def test_an_upgrade_says_for_which_one_it_waits(
                 "state = 'idle in transaction' AND pid <> :pid"
             )
             conn.rollback()
-            until(lambda: not conn.scalar(others, {"pid": int(session)}), "it waits so", seconds=5)
+            until(lambda: not conn.scalar(others, {"pid": int(session)}), "none is open", seconds=5)
     upgrade.join(60)
     assert not upgrade.is_alive()
 
