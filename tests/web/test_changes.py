@@ -732,7 +732,7 @@ def test_a_number_is_shown_and_edited_digit_for_digit(sqlite_app: App, ann: Brow
 
 
 def test_what_is_hidden_of_a_payload_is_not_written_over(sqlite_app: App, visit: Any) -> None:
-    payload = '{"card": "4711", "n": 1}'
+    payload = '{"card": "HIDDEN-1", "n": 1}'
     (msg_id,) = put(sqlite_app, ("a", FAILED), payload=payload)
     ann, path = visit(sqlite_app, redact=["card"]), f"/edit/{msg_id}"
     page = ann.get(path)
@@ -743,10 +743,10 @@ def test_what_is_hidden_of_a_payload_is_not_written_over(sqlite_app: App, visit:
     ann.send(told, path, reason="r")
     info = sqlite_app.ops.show(msg_id)
     assert (info.payload, info.priority) == (payload, 2)
-    told = ann.send(page, path, payload='{"card": "4712", "n": 2}')
-    assert "4711" not in told.main
+    told = ann.send(page, path, payload='{"card": "HIDDEN-2", "n": 2}')
+    assert "HIDDEN-1" not in told.main
     ann.send(told, path, reason="r")
-    assert "471" not in ann.get(f"/messages/{msg_id}?payload=1").body.split("<h2>Audit")[1]
+    assert "HIDDEN" not in ann.get(f"/messages/{msg_id}?payload=1").body.split("<h2>Audit")[1]
 
 
 def test_a_form_of_an_edit_refuses(sqlite_app: App, ann: Browser, subtests: Any) -> None:
