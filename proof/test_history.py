@@ -10,7 +10,7 @@ import re
 import threading
 import time
 from ast import literal_eval
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -502,13 +502,16 @@ def test_every_rule_has_two_bad_histories(rule: Rule) -> None:
 # --- tables: chains, keys, cancels, ticks ---------------------------------------------------------
 
 
-def lived(rows: dict[int, Row], **seen: Any) -> Tale:
-    """A plain history that ends with these rows."""
+def lived(rows: dict[int, Row], died: Sequence[int] = (), **seen: Any) -> Tale:
+    """A plain history that ends with these rows. died: those that were dead before they were
+    cancelled."""
     tale = Tale(rows=rows, seen=seen, settings={"finished": False})
     for msg_id, row in rows.items():
         tale.insert(msg_id, obj=row.object_id)
         for _ in range(row.error_try_times if CANCELLED not in (row.error or "") else 0):
             tale.run("a", msg_id, Outcome.FAILED)
+        if msg_id in died:
+            tale.run("a", msg_id, Outcome.DEAD)
         if row.status == 2:
             tale.run("a", msg_id)
         elif row.status == 1:
@@ -597,6 +600,7 @@ GOOD_TABLES = {
     "jobs": of_jobs(JOB | OVER, COMPLETED, JobRow(8, False, False), finished=True),
     "a job that is not over": of_jobs(JOB | {5: row("plain", 0, job=7)}, JobRow(7, True, False)),
     "chains": lived(CHAINS),
+    "a chain that is cancelled once it died": lived(CHAINS | made(ON_DEAD, 10), died=[10]),
     "keys": keyed(),
     "cancels": stopped(ASKED),
     "ticks": ticked(0, 1, 2),
@@ -617,6 +621,7 @@ BAD_TABLES: dict[str, tuple[Rule, Tale]] = {
         "dead and told twice": lived(CHAINS | made(ON_DEAD, 8)),
         "dead and told as done": lived(CHAINS | made(ON_DONE, 8)),
         "cancelled and told as dead": lived(CHAINS | made(ON_DEAD, 10)),
+        "dead, then cancelled and not told": lived(CHAINS, died=[10]),
         "unfinished and told as done": lived(CHAINS | made(ON_DONE, 11)),
     }.items()
 } | {
