@@ -29,8 +29,9 @@ from msgworker.db.clock import now, now_plus
 from msgworker.db.connections import connecting, writing
 from msgworker.db.database import Trouble
 from msgworker.db.errors import ignoring, trouble
-from msgworker.errors import ConfigError, RuleChanged, SchemaError
+from msgworker.errors import ConfigError, PayloadError, RuleChanged, SchemaError
 from msgworker.message import Status, ends_at
+from msgworker.payload import decode
 from msgworker.store import lease, recover
 from msgworker.table.build import HISTORY, LEAST, NEWEST
 from msgworker.table.columns import DEFAULT_TRIES, Cols
@@ -353,7 +354,7 @@ def _renumbered(
 
 # ---------------------------------------------------------------- rows from before the rule
 
-COUNTED = 10_000
+COUNTED, SAMPLE = 10_000, 100
 EVERY = 2**63 - 1
 
 
@@ -384,7 +385,28 @@ def legacy(conn: Connection, t: Tables, *, untouched: bool = False) -> str | Non
         f"{'at least ' if total >= COUNTED else ''}{plural(total, 'row')} from before msgworker "
         f"would be handled ({', '.join(said)}; message {min(first for _, first in found.values())} "
         "first), as soon as an instance has a handler for them: discard those that must not "
-        "be: `msgworker discard ID --reason TEXT`"
+        f"be: `msgworker discard ID --reason TEXT`{_unreadable(conn, t, rows)}"
+    )
+
+
+def _unreadable(conn: Connection, t: Tables, rows: sa.Select[Any]) -> str:
+    """What becomes of those of some rows whose payload is not JSON; empty if there is none. Only a
+    sample of them is read."""
+    if not t.has("payload"):
+        return ""
+    ids, bad = [row.i for row in conn.execute(rows.limit(SAMPLE))], list[int]()
+    for row in recover.read(conn, t, ids):
+        try:
+            decode(row.payload)
+        except PayloadError:
+            bad.append(row.msg_id)
+    if not bad:
+        return ""
+    return (
+        f". The payload of {len(bad)} of {len(ids)} that were read is not JSON (message "
+        f"{min(bad)}): such a message is dead at once, and its handler is not called. If the "
+        "payloads are of another kind, use MessageTable(payload=None): the handler reads them by "
+        "msg_id"
     )
 
 

@@ -517,6 +517,24 @@ def test_rows_from_before_are_counted_before_they_are_handled(make_app, database
     assert "from before" not in caplog.text
 
 
+def test_payloads_from_before_that_are_not_json_are_named_first(make_app, database, caplog):
+    app = adopted(database, make_app, (1, 0), (2, 0), (3, 0), (4, 2))
+    with database.engine().begin() as conn:
+        q = conn.dialect.identifier_preparer.quote
+        conn.exec_driver_sql(f"ALTER TABLE {q('tbMsg')} ADD {q('body')} VARCHAR(200)")
+        for msg_id, text in ((2, "<invoice/>"), (3, '{"n": 1}'), (4, "<done/>")):
+            change = f"UPDATE {q('tbMsg')} SET {q('body')} = '{text}' WHERE {q('msgID')} = {msg_id}"
+            conn.exec_driver_sql(change)
+    app = make_app(table=replace(app.table, payload="body"))
+    said = "The payload of 1 of 3 that were read is not JSON (message 2)"
+    assert [one.severity for one in app.ops.doctor() if said in one.text] == [Severity.ADVISED]
+    app.create_schema()
+    assert said in caplog.text
+    unread = make_app(table=replace(app.table, payload=None))
+    (finding,) = (one for one in unread.ops.doctor() if "from before" in one.text)
+    assert "JSON" not in finding.text
+
+
 def test_rows_of_a_table_that_was_made_here_are_not_from_before(make_app, caplog):
     app = make_app(table=MessageTable("tb_made"))
     app.create_schema()
