@@ -332,7 +332,7 @@ class Member(Moving):
         super().__init__(instance, "partitions")
         self.scope = scope
         self.owner = ""
-        self.steady = False
+        self._settled = False  # all that is to be ours is
         self._prefix = scope.prefix(instance.tables.spec)
         self._member: Lease | None = None
         self._held: dict[int, Lease] = {}
@@ -369,9 +369,18 @@ class Member(Moving):
 
     def reach(self) -> Slice | None:
         with self.lock:
-            if self.leaving or not self.steady:
+            if self.leaving or not self._is_steady():
                 return None
             return Slice("shard", self.columns(self._mine(), self.scope.shards))
+
+    @property
+    def steady(self) -> bool:
+        with self.lock:
+            return self._is_steady()
+
+    def _is_steady(self) -> bool:
+        kept = len(self._held.keys() - self._draining.keys())
+        return self._settled and kept == len(self._mine())  # else it looks nowhere for a while
 
     def go_round(self) -> None:
         """It always looks at all of its shards."""
@@ -411,9 +420,9 @@ class Member(Moving):
         mine = [n for n, to in target.items() if to == self.owner]
         self._take([n for n in mine if n not in self._held and n not in owners])
         self._warn_of_missing([n for n in mine if n not in self._held], members, owners, now)
-        self.steady = not self._missing
+        self._settled = not self._missing
         pause = min(self._beat, max(LOOK_SECONDS, LOOK_PER_MEMBER * len(members)))
-        if self._draining or not self.steady:
+        if self._draining or self._missing:
             pause = min(pause, max(MOVING_SECONDS, MOVING_PER_MEMBER * len(members)))
         return pause * random.uniform(0.9, 1.0)  # never longer: a heartbeat is promised
 
@@ -461,7 +470,7 @@ class Member(Moving):
             lost, self._held = self._held, {}
             self._draining.clear()
             self._member = None
-        self.steady, self._missing = False, {}
+        self._settled, self._missing = False, {}
         self._log("lost", list(lost), f"the lease of member {self.owner} was lost")
         with suppress(LocksUnavailable):  # they may outlive that of the member
             self.scope.locks.release_all([*lost.values()])

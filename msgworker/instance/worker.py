@@ -451,6 +451,8 @@ class Worker(Working):
             instance = self._start(drain, request=request, grace=grace)
             try:
                 yield instance
+            except LocksUnavailable:
+                raise
             except Exception:  # outcomes cannot be written: do not wait for handlers
                 instance.limit_grace(0.0)
                 raise
@@ -547,10 +549,12 @@ class Worker(Working):
         until = Drain(linger=linger, retry_linger=retry_linger, overdue=OVERDUE_SECONDS)
         with self._running(until, signals=signals, grace=grace) as instance:
             while not self._should_stop(instance) and not instance.fetcher.exhausted:
-                if instance.member is not None and instance.member.away() > outage_limit:
+                outage, member = instance.shared.away.seconds, instance.member
+                # Locks that are kept in a database that is lost are away with it.
+                if not outage and member is not None and member.away() > outage_limit:
                     why = f"the locks of the scope could not be reached for {outage_limit:g} s"
                     raise LocksUnavailable(f"{why}; what is left waits for the next drain")
-                lost = instance.shared.away.seconds > outage_limit
+                lost = outage > outage_limit
                 if lost:
                     instance.limit_grace(0.0)
                 if lost or (deadline is not None and time.monotonic() >= deadline):

@@ -13,8 +13,9 @@ import sqlalchemy as sa
 
 from msgworker import MessageTable
 from msgworker.coordination import Lease, Partitions, RedisLocks, Segments, partitions, round_robin
-from msgworker.coordination.partitions import columns, spans
+from msgworker.coordination.partitions import Member, columns, spans
 from msgworker.errors import ConfigError, LocksUnavailable
+from msgworker.instance.role import Away
 from msgworker.metrics.counting import known_of
 from tests.support.rounds import standing
 from tests.support.rows import Table, send
@@ -425,6 +426,44 @@ def test_a_drain_without_its_locks_ends_when_an_outage_of_the_database_would_end
     with pytest.raises(LocksUnavailable, match=r"could not be reached for 0\.2 s"):
         app.drain(threads=1, linger=0, outage_limit=0.2, scope=scope())
     assert Table(app).statuses == [0]
+
+
+def _away(*_):
+    raise LocksUnavailable("away")
+
+
+def test_a_drain_that_loses_its_locks_says_so_and_lets_its_handlers_end(app, locks, monkeypatch):
+    """It ended with 0 and took its shards for those of others, or gave up what still ran."""
+
+    @app.handler("t")
+    def handle(msg, ctx):
+        if msg.object_id == "a":
+            monkeypatch.setattr(locks, "renew_all", _away)
+            monkeypatch.setattr(Lease, "live", lambda self: False)
+            send(app, "b")
+        if msg.payload == "slow":
+            until(lambda: ctx.cancelled, "the drain stops")
+            time.sleep(0.5)
+
+    for payload, statuses in (("quick", [2, 0]), ("slow", [2, 2, 2, 0])):
+        send(app, "a", payload=payload)
+        with pytest.raises(LocksUnavailable, match="could not be reached"):
+            app.drain(linger=0, outage_limit=0.3, scope=Partitions(locks, shards=4))
+        monkeypatch.undo()
+        assert Table(app).statuses == statuses
+
+
+@pytest.mark.parametrize("also", [True, False], ids=["database too", "locks alone"])
+def test_a_drain_whose_database_is_lost_with_its_locks_reports_that(app, locks, monkeypatch, also):
+    app.add_handler("t", lambda msg: None)
+    worker = app.worker(threads=1, scope=Partitions(locks, shards=4))
+    monkeypatch.setattr(Member, "away", lambda self: 100.0)
+    monkeypatch.setattr(Away, "seconds", 100.0 if also else 0.0)
+    if also:
+        assert worker.drain(linger=0).database_lost
+    else:
+        with pytest.raises(LocksUnavailable):
+            worker.drain(linger=0)
 
 
 @without_locks
