@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 from msgworker.db.errors import outage_pause
 from msgworker.errors import DatabaseUnavailable, ExitCode, MsgworkerError
@@ -173,7 +173,12 @@ class Workers(Working):
         error of one worker is raised after the others have been stopped in order.
         """
         until = None if time_limit is None else time.monotonic() + time_limit
-        self._go(lambda part: _run(part, grace, until), signals=signals)
+
+        def work(part: _Part) -> None:
+            _run(part, grace, until)
+            self._asked.stop()  # a handler may have ended it, by KeyboardInterrupt
+
+        self._go(self._workers, work, signals=signals)
 
     def drain(
         self,
@@ -185,17 +190,20 @@ class Workers(Working):
         signals: bool = False,
         outage_limit: float = 60.0,
     ) -> Reports:
-        """Work in each database until nothing is due there; arguments as in `Worker.drain`.
+        """Work in each database until nothing is due in any; arguments as in `Worker.drain`. What
+        handlers send to another database meanwhile is handled, too.
 
         A database that cannot be used is reported as lost (exit code 3), and the others are still
         drained. Raises a permanent error of one worker, as `run` does.
         """
+        until = None if time_limit is None else time.monotonic() + time_limit
+        by: dict[str, Report] = {}
 
         def work(part: _Part) -> Report:
             begun = time.monotonic()
             try:
                 return part.worker.drain(
-                    time_limit=time_limit,
+                    time_limit=None if until is None else max(0.0, until - begun),
                     linger=linger,
                     retry_linger=retry_linger,
                     grace=grace,
@@ -205,8 +213,24 @@ class Workers(Working):
                 log.warning("database %s: %s", part.name, error)
                 return Report(database_lost=True, seconds=time.monotonic() - begun)
 
-        parts = self._go(work, signals=signals)
-        return Reports({part.name: part.report or Report() for part in parts})
+        workers = self._workers
+        while workers:
+            parts = self._go(workers, work, signals=signals)
+            found = {part.name: part.report or Report() for part in parts}
+            by |= {name: _with_before(one, by.get(name)) for name, one in found.items()}
+            did = any(one.done or one.failed or one.retried for one in found.values())
+            workers = self._due_again(by) if did and len(by) > 1 else {}
+        return Reports(by)
+
+    def _due_again(self, by: Mapping[str, Report]) -> dict[str, Worker]:
+        """Those that have drained their database, and have something due in it since."""
+        found: dict[str, Worker] = {}
+        for name, one in by.items():
+            over = one.stopped or one.database_lost or one.undone or one.refused
+            with suppress(DatabaseUnavailable):
+                if not (over or self._asked.in_order) and self._workers[name].left().due_heads:
+                    found[name] = self._workers[name]
+        return found
 
     # ------------------------------------------------------------ all at once
 
@@ -215,11 +239,17 @@ class Workers(Working):
         if here or any(self.instance_ids.values()):
             raise MsgworkerError("these workers run already; create other ones")
 
-    def _go(self, work: Callable[[_Part], Report | None], *, signals: bool) -> list[_Part]:
-        """Let all work until each has ended; raise the error that ended one of them."""
+    def _go(
+        self,
+        workers: Mapping[str, Worker],
+        work: Callable[[_Part], Report | None],
+        *,
+        signals: bool,
+    ) -> list[_Part]:
+        """Let all of these work until each has ended; raise the error that ended one of them."""
         with self._lock:
             self._refuse_twice()
-            parts = [_Part(name, worker, work) for name, worker in self._workers.items()]
+            parts = [_Part(name, worker, work) for name, worker in workers.items()]
             self._parts, self._pid, asked = parts, os.getpid(), StopRequest()
             self._asked = asked
         try:
@@ -278,6 +308,14 @@ def _run(part: _Part, grace: float, until: float | None) -> None:
         if until is not None and time.monotonic() >= until:
             return None
     return None
+
+
+def _with_before(report: Report, before: Report | None) -> Report:
+    """The report of a drain, with the counts of an earlier one of the same database."""
+    if before is None:
+        return report
+    summed = ("done", "failed", "retried", "released", "seconds")
+    return replace(report, **{one: getattr(report, one) + getattr(before, one) for one in summed})
 
 
 def _raise_first(parts: list[_Part]) -> None:

@@ -356,6 +356,26 @@ def test_a_drain_without_one_of_its_databases_does_the_others(make, tmp_path):
     assert (reports.total.done, reports.exit_code) == (30 - lost, 3)
 
 
+def test_a_drain_handles_what_is_sent_to_a_database_that_was_done(make):
+    databases, began = make("a", "b"), threading.Event()
+    mine, other = (next(o for o in OBJECTS if databases.name_of(o) == name) for name in "ab")
+
+    @databases.handler("t")
+    def handle(msg):
+        if msg.object_id == other:
+            began.set()
+            return
+        assert began.wait(30)
+        until(lambda: together.instance_ids["b"] is None, "the other is done")
+        send_all(databases, [other])
+
+    together = databases.worker(threads=1)
+    send_all(databases, [mine, other])
+    reports = together.drain(linger=0)
+    assert {name: one.done for name, one in reports.by.items()} == {"a": 1, "b": 2}
+    assert [Table(app).statuses for app in databases.apps.values()] == [[2], [2, 2]]
+
+
 def test_a_database_that_is_away_at_the_start_is_taken_in_when_it_is_back(make, tmp_path, caplog):
     databases, seen = make("a", "b"), []
     databases.handler("t")(lambda msg: seen.append(msg.object_id))
@@ -407,6 +427,18 @@ def test_what_ends_the_worker_of_one_database_ends_all_in_order(make):
     with pytest.raises(SchemaError):
         together.start()
     assert not any(together.instance_ids.values())
+
+
+def test_a_handler_that_is_interrupted_ends_the_workers_of_all(make):
+    databases = make("a", "b")
+
+    @databases.handler("t")
+    def handle(msg):
+        raise KeyboardInterrupt
+
+    send_all(databases, OBJECTS[:1])
+    run = in_thread(databases.worker(threads=1).run)
+    run()
 
 
 def test_one_signal_stops_all_databases_in_order(make):
