@@ -198,7 +198,7 @@ WHERE (msgworker_message.object_id IS NOT NULL OR msgworker_message.status != 1)
     msgworker_message.status = -1 AND coalesce(msgworker_message.error_try_times, 0) < 3) AND
     msgworker_message.available_at IS NULL) THEN msgworker_message.msg_id END
  FETCH FIRST :span ROWS ONLY) w
-WHERE coalesce(w.h5, 'default') IN (/* each of mw_topics */) ORDER BY w.k
+WHERE NVL(w.h5, 'default') IN (/* each of mw_topics */) ORDER BY w.k
  FETCH FIRST :mw_rows ROWS ONLY;
 SELECT w.h0, w.h1, w.h2, w.h3, w.h4, w.h5, w.h6
 FROM (SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message msgworker_message_oldest) */ CASE WHEN
@@ -217,7 +217,7 @@ WHERE (msgworker_message.object_id IS NOT NULL OR msgworker_message.status != 1)
     msgworker_message.status = -1 AND coalesce(msgworker_message.error_try_times, 0) < 3) AND
     msgworker_message.available_at IS NULL) THEN msgworker_message.msg_id END
  FETCH FIRST :span ROWS ONLY) w
-WHERE (coalesce(w.h5, 'default') NOT IN (/* each of mw_topics */)) ORDER BY w.k
+WHERE (NVL(w.h5, 'default') NOT IN (/* each of mw_topics */)) ORDER BY w.k
  FETCH FIRST :mw_rows ROWS ONLY;
 
 -- newest: The highest id; `MIN_ID` without one
@@ -561,9 +561,9 @@ SELECT (SELECT /*+ FIRST_ROWS(100) INDEX(w msgworker_message_due) */ (EXTRACT(DA
 FROM msgworker_message w
 WHERE (w.status = 0 OR w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND (w.status IN (0, 1) OR
     w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND w.available_at > CAST(SYSTIMESTAMP AT TIME ZONE
-    'UTC' AS TIMESTAMP) AND coalesce(w.topic, 'default') IN (/* each of mw_topics */) AND (coalesce(w.topic,
-    'default') NOT IN (/* each of mw_paused */)) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT /*+
-    FIRST_ROWS(100) INDEX(e msgworker_message_object) */ 1
+    'UTC' AS TIMESTAMP) AND NVL(w.topic, 'default') IN (/* each of mw_topics */) AND (NVL(w.topic, 'default')
+    NOT IN (/* each of mw_paused */)) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT /*+ FIRST_ROWS(100)
+    INDEX(e msgworker_message_object) */ 1
 FROM msgworker_message e
 WHERE CASE WHEN (e.status IN (0, 1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) THEN
     coalesce(e.object_id, CASE WHEN (e.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END
@@ -581,9 +581,9 @@ WHERE CASE WHEN (r.status = 1) THEN r.object_id END = w.object_id))) AND w.avail
 FROM msgworker_message w
 WHERE (w.status = 0 OR w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND (w.status IN (0, 1) OR
     w.status = -1 AND coalesce(w.error_try_times, 0) < 3) AND w.available_at > CAST(SYSTIMESTAMP AT TIME ZONE
-    'UTC' AS TIMESTAMP) AND coalesce(w.topic, 'default') IN (/* each of mw_topics */) AND (coalesce(w.topic,
-    'default') NOT IN (/* each of mw_paused */)) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT /*+
-    FIRST_ROWS(100) INDEX(e msgworker_message_object) */ 1
+    'UTC' AS TIMESTAMP) AND NVL(w.topic, 'default') IN (/* each of mw_topics */) AND (NVL(w.topic, 'default')
+    NOT IN (/* each of mw_paused */)) AND NOT (w.object_id IS NOT NULL AND (EXISTS (SELECT /*+ FIRST_ROWS(100)
+    INDEX(e msgworker_message_object) */ 1
 FROM msgworker_message e
 WHERE CASE WHEN (e.status IN (0, 1) OR e.status = -1 AND coalesce(e.error_try_times, 0) < 3) THEN
     coalesce(e.object_id, CASE WHEN (e.status = 1) THEN '~msgworker.running~' ELSE '~msgworker.none~' END) END

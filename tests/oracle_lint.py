@@ -6,8 +6,13 @@ The tests have no Oracle server: every statement is compiled and compared with t
 from __future__ import annotations
 
 import re
+from typing import Any
 
+import sqlalchemy as sa
 from sqlalchemy.dialects.oracle.base import RESERVED_WORDS
+from sqlalchemy.sql import elements, functions, visitors
+
+from msgworker.db.types import AnyText, KeyText, LongText
 
 MAX_IDENTIFIER = 30
 MAX_IN_LIST = 1000
@@ -90,3 +95,46 @@ def lint(sql: str) -> list[str]:
         f"longer than {MAX_IDENTIFIER}: {name}" for name in names if len(name) > MAX_IDENTIFIER
     ]
     return found
+
+
+# --- Texts of two character sets: those of the columns in a table of NVARCHAR2, and our own.
+
+
+def mixed(statement: sa.ClauseElement, national: sa.Table) -> list[str]:
+    """The COALESCEs and CASEs of a statement that Oracle refuses (ORA-12704) where the texts of
+    that table are NVARCHAR2: those with a text of another kind beside one of its columns."""
+    found = []
+    for part in visitors.iterate(statement):
+        if isinstance(part, elements.Case | functions.coalesce):
+            kinds = {_kind(one, national) for one in _results(part)} - {None}
+            if len(kinds) > 1:
+                found.append(str(part))
+        elif isinstance(part, sa.CompoundSelect):
+            for column in zip(*(one.selected_columns for one in part.selects), strict=True):
+                if len({_kind(one, national) for one in column} - {None}) > 1:
+                    found.append(f"UNION of {column[0]}")
+    return found
+
+
+def _results(part: Any) -> list[Any]:
+    if isinstance(part, elements.Case):
+        return [*(result for _, result in part.whens), part.else_]
+    return list(part.clauses)
+
+
+def _kind(part: Any, national: sa.Table) -> str | None:
+    """N or C, the character set of a text; None of what is no text, or NULL."""
+    if isinstance(part, elements.Label | elements.Grouping):
+        return _kind(part.element, national)
+    if isinstance(part, elements.ColumnClause) and part.table is not None:
+        source = getattr(part.table, "element", part.table)
+        if isinstance(source, sa.SelectBase):
+            return _kind(source.selected_columns.get(part.key), national)
+        if source is national:
+            return "N" if isinstance(part.type, sa.String | KeyText | LongText) else None
+    if isinstance(part, elements.Case | functions.FunctionElement):
+        kinds = [_kind(one, national) for one in _results(part)]
+        is_text = isinstance(part.type, sa.String | KeyText | AnyText)
+        return next((kind for kind in kinds if kind), None) if is_text else None
+    is_text = isinstance(getattr(part, "type", None), sa.String | KeyText | AnyText)
+    return "C" if is_text and not isinstance(part, elements.Null) else None

@@ -19,6 +19,7 @@ from sqlalchemy.dialects.mysql import mysqldb, pymysql
 
 from msgworker import App, MessageTable, queries
 from msgworker.db.database import DATABASES, NAMES, printing
+from msgworker.db.types import KeyText
 from msgworker.errors import DuplicateMessage
 from msgworker.queries import counts, remaining
 from msgworker.queries.explain import Asked
@@ -29,7 +30,7 @@ from msgworker.store.done import NotTogether
 from msgworker.table.build import own_tables, tables_for
 from msgworker.table.columns import ROLES, Slice
 from tests.oracle_driver import Log
-from tests.oracle_lint import lint
+from tests.oracle_lint import lint, mixed
 from tests.statements import Sent
 from tests.statements import statements as written
 from tests.support.acts import Compiled, acts, scope_acts
@@ -124,6 +125,48 @@ class Given(Sent):
                 return 0
 
         return Instant(2026, 11, 22, tzinfo=UTC)
+
+
+class Mixing(Compiled):
+    """Notes where texts of two character sets of Oracle would meet."""
+
+    def __init__(self, t: Any) -> None:
+        super().__init__("oracle")
+        self.t, self.found = t, set[str]()
+
+    def execute(self, statement: Any, params: Any = None) -> Any:
+        self.found.update(mixed(statement, self.t.message))
+        return super().execute(statement, params)
+
+
+def nationals(**kinds: Any) -> Any:
+    """Tables whose texts are NVARCHAR2 on Oracle, and asked for paused jobs."""
+    plain = tables_for(MessageTable(), DATABASES["oracle"])
+    present = {
+        c.name: sa.NVARCHAR(190) if isinstance(c.type, sa.String | KeyText) else c.type
+        for c in plain.message.c
+    }
+    return asking_jobs(tables_for(MessageTable(), DATABASES["oracle"], present | kinds))
+
+
+@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SAWarning")
+def test_no_text_of_ours_is_mixed_with_an_nvarchar2_of_oracle():
+    t = nationals()
+    conn: Any = Mixing(t)
+    for act, options in acts(t, conn):
+        if act is slices.open_values:  # it would ask this connection without an end
+            continue
+        with suppress(NotTogether, DuplicateMessage, TypeError, AttributeError):
+            act(conn, t, **options)
+    assert len(conn.sent) > 300
+    keys = [key for index in t.message.indexes for key in index.expressions]
+    assert conn.found | {one for key in keys for one in mixed(key, t.message)} == set()
+    assert any("NVL(" in sql for sql in conn.sent)
+    # Indexes on a VARCHAR2 are those of older versions.
+    plain = nationals(object_id=sa.VARCHAR(190))
+    (key, _) = next(i.expressions for i in plain.message.indexes if i.name.endswith("_object"))
+    assert "coalesce(" in str(key)
+    assert mixed(key, plain.message) != []
 
 
 @pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SAWarning")

@@ -216,6 +216,12 @@ class bytewise(OfDatabase):
     type = sa.String()
 
 
+class or_text(OfDatabase):
+    """A text, or this one of ours where it is NULL, whatever the character set of the column."""
+
+    type = sa.String()
+
+
 class _beginning(OfDatabase):
     pass
 

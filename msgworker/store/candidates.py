@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Connection, Select, bindparam
 
 from msgworker.db.clock import has_come, instant_of, instant_text, now
 from msgworker.db.connections import fetch
-from msgworker.db.types import AnyText, bytewise, whole_number
+from msgworker.db.types import AnyText, bytewise, or_text, whole_number
 from msgworker.message import DEFAULT_TOPIC, topic_of
 from msgworker.store.controls import topic_or_held
 from msgworker.store.rows import INT, MIN_ID, key_column, or_zero, sent_often, types_of
@@ -139,7 +139,7 @@ TOPIC = Candidate._fields.index("topic")
 
 def topic_among(t: Tables, topic: ColumnElement[Any], *, but: bool) -> ColumnElement[bool]:
     """The topic of a row is one of `mw_topics` (but: none of them), compared exactly."""
-    name: ColumnElement[Any] = bytewise(sa.func.coalesce(bytewise(topic), text_lit(DEFAULT_TOPIC)))
+    name: ColumnElement[Any] = bytewise(or_text(bytewise(topic), text_lit(DEFAULT_TOPIC)))
     names: Any = bindparam("mw_topics", expanding=True)
     return name.not_in(names) if but else name.in_(names)
 

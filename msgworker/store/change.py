@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from msgworker.db.clock import instant_text, now
 from msgworker.db.connections import fetch, joining_widely
 from msgworker.db.errors import trouble
-from msgworker.db.types import beginning, whole_number
+from msgworker.db.types import beginning, or_text, whole_number
 from msgworker.message import ACKNOWLEDGED, CANCELLED, DISCARDED, State, Status, ends_at
 from msgworker.store import bounded, controls, rows
 from msgworker.store.bounded import Filter, an_id, discarded, in_state, said, where
@@ -265,7 +265,7 @@ def acknowledge(conn: Connection, t: Tables, ids: Sequence[int], *, text: str) -
     c = t.cols()
     rest = sa.func.substr(c["last_error"], 1, sa.bindparam("mw_room", type_=sa.Integer()))
     begin = sa.bindparam("mw_text", type_=sa.String())
-    values = t.values(last_error=begin + sa.func.coalesce(rest, text_lit("")))
+    values = t.values(last_error=begin + or_text(rest, text_lit("")))
     dead = (c.status == lit(Status.FAILED), sa.not_(t.tries_left(c)))
     change = sa.update(t.message).where(t.among(c.msg_id), *dead).values(values)
     line = t.error_text(" ".join(text.split()))

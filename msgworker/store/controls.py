@@ -20,7 +20,7 @@ from sqlalchemy import ColumnElement, Connection
 from msgworker.db.clock import now, real_instant
 from msgworker.db.database import Trouble
 from msgworker.db.errors import ignoring
-from msgworker.db.types import beginning
+from msgworker.db.types import beginning, bytewise, or_text
 from msgworker.message import CANCELLED, State, Status, word_of
 from msgworker.store.bounded import discarded
 from msgworker.store.rows import ME
@@ -110,7 +110,9 @@ def resume(conn: Connection, t: Tables, topic: str) -> bool:
 # is paused (`asking_jobs`): otherwise it costs nothing.
 
 JOB_PAUSED = "(paused with its job)"
+# Not `text_lit`: the most frequent statements are kept as texts, which leave that open.
 _JOB_PAUSED: ColumnElement[str] = sa.literal_column("'(paused with its job)'", sa.String())
+_DEFAULT_TOPIC: ColumnElement[str] = sa.literal_column("'default'", sa.String())
 MOST_JOBS = 1000
 
 
@@ -171,7 +173,6 @@ def paused_jobs(conn: Connection, t: Tables, *, job_id: int | None = None) -> li
 
 def _paused_jobs(t: Tables) -> sa.Select[Any]:
     c = JOB_TABLE.of(t).c
-    # Not `text_lit`: the most frequent statements are kept as texts, which leave that open.
     where = (c.table_name == sa.literal(t.label, sa.String()), c.completed_at.is_(None))
     return sa.select(c.job_id).where(*where, c.paused_at.is_not(None))
 
@@ -182,9 +183,12 @@ def held(t: Tables, c: Cols) -> ColumnElement[bool]:
 
 
 def topic_or_held(t: Tables, c: Cols) -> ColumnElement[Any]:
-    """The topic of a message, NULL where there is no column; JOB_PAUSED while its job is paused."""
+    """The topic of a message as it is written; JOB_PAUSED while its job is paused."""
     topic: ColumnElement[Any] = sa.null() if c.topic is None else c.topic
-    return sa.case((held(t, c), _JOB_PAUSED), else_=topic) if t.asks_jobs else topic
+    if not t.asks_jobs:
+        return topic
+    known = or_text(bytewise(topic), _DEFAULT_TOPIC)
+    return or_text(sa.case((held(t, c), sa.null()), else_=known), _JOB_PAUSED)
 
 
 def held_among(conn: Connection, t: Tables, ids: Sequence[int]) -> set[int]:

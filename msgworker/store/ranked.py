@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Select, bindparam
 
 from msgworker.db.clock import has_come, instant_text, is_to_come, now, now_plus, seconds_since
 from msgworker.db.connections import fetch
-from msgworker.db.types import bytewise
+from msgworker.db.types import bytewise, or_text
 from msgworker.message import DEFAULT_TOPIC, Status
 from msgworker.store.candidates import Candidate, as_candidates, due_rows, hint_columns
 from msgworker.store.controls import topic_or_held
@@ -61,7 +61,7 @@ def due_in(
         c = t.cols(source)
         at = c["available_at"]
         where = [t.claimable(c), t.unfinished(c), is_to_come(at, now())]
-        topic = bytewise(sa.func.coalesce(topic_or_held(t, c), tables.text_lit(DEFAULT_TOPIC)))
+        topic = bytewise(or_text(topic_or_held(t, c), tables.text_lit(DEFAULT_TOPIC)))
         if "mw_topics" in params:
             where.append(topic.in_(bindparam("mw_topics", expanding=True)))
         if "mw_paused" in params:

@@ -33,7 +33,7 @@ from sqlalchemy.sql.elements import Grouping
 from sqlalchemy.types import TypeEngine
 
 from msgworker.db.database import HIDDEN, Database
-from msgworker.db.types import KeyText, cast_text
+from msgworker.db.types import KeyText, cast_text, or_text
 from msgworker.table import columns, tables
 
 
@@ -99,7 +99,9 @@ class CaseIndexes(tables.Tables):
     def _open_case(self, c: columns.Cols) -> ColumnElement[Any]:
         running, other = map(tables.text_lit, (columns.NO_OBJECT_RUNNING, columns.NO_OBJECT))
         none = sa.case((self.running(c), running), else_=other)
-        return sa.case((self.unfinished(c), sa.func.coalesce(self.object_key(c), none)))
+        national = isinstance(c.object_id.type, sa.NVARCHAR | sa.NCHAR)
+        or_none = or_text if national else sa.func.coalesce  # indexes of others have `coalesce`
+        return sa.case((self.unfinished(c), or_none(self.object_key(c), none)))
 
     def _oldest_case(self, c: columns.Cols) -> ColumnElement[Any]:
         return sa.case((self.waits_for_no_instant(c), c.msg_id))

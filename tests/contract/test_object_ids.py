@@ -432,6 +432,9 @@ def test_a_topic_may_be_of_an_enumeration_of_the_database(postgresql):
         ctx.send("default", None)
 
     app.add_handler("default", lambda msg: seen.append(msg.topic))
+    with app.job("paused") as job, app.engine.begin() as conn:
+        app.send(conn, "mail", 2, job=job)
+    app.ops.pause_job(job.job_id, reason="-")
     assert app.drain(linger=0).done == 5
     assert sorted(seen) == ["Mail", "Mail", "default", "default", "mail"]
     assert needed(app) == []
