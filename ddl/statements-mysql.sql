@@ -884,8 +884,8 @@ WHERE msgworker_job.job_id = %s AND msgworker_job.table_name = %s AND msgworker_
     msgworker_job.completed_at IS NULL FOR UPDATE SKIP LOCKED;
 
 -- counts: How many messages of a job wait, run, are done and dead, up to `most` of each; "retrying": how many of
---     those that wait have failed
-SELECT g.n, g.a, (SELECT count(*) AS count_1
+--     those that wait have failed; "again": those and edited ones (`Tables.untried`)
+SELECT g.n, g.a, g.r, (SELECT count(*) AS count_1
 FROM (SELECT 1 AS one
 FROM msgworker_message AS msgworker_message_1 FORCE INDEX (msgworker_message_job)
 WHERE msgworker_message_1.job_id = %s AND msgworker_message_1.mw_job_status = 0
@@ -898,12 +898,14 @@ FROM (SELECT 1 AS one
 FROM msgworker_message AS msgworker_message_3 FORCE INDEX (msgworker_message_job)
 WHERE msgworker_message_3.job_id = %s AND msgworker_message_3.mw_job_status = 2
  LIMIT 5) AS anon_6) AS anon_5
-FROM (SELECT count(*) AS n, sum(f.a) AS a
-FROM (SELECT CASE WHEN (coalesce(msgworker_message_4.error_try_times, 0) < 3) THEN 1 ELSE 0 END AS a
+FROM (SELECT count(*) AS n, sum(f.a) AS a, sum(f.r) AS r
+FROM (SELECT CASE WHEN (coalesce(msgworker_message_4.error_try_times, 0) < 3) THEN 1 ELSE 0 END AS a, CASE
+    WHEN (msgworker_message_4.status = -1 AND coalesce(msgworker_message_4.error_try_times, 0) = 0) THEN 0
+    ELSE CASE WHEN (coalesce(msgworker_message_4.error_try_times, 0) < 3) THEN 1 ELSE 0 END END AS r
 FROM msgworker_message AS msgworker_message_4 FORCE INDEX (msgworker_message_job)
 WHERE msgworker_message_4.job_id = %s AND msgworker_message_4.mw_job_status = -1
  LIMIT 100000) AS f) AS g;
-SELECT g.n, g.a, (SELECT count(*) AS count_1
+SELECT g.n, g.a, g.r, (SELECT count(*) AS count_1
 FROM (SELECT 1 AS one
 FROM msgworker_message AS msgworker_message_1 FORCE INDEX (msgworker_message_job)
 WHERE msgworker_message_1.job_id = %s AND msgworker_message_1.mw_job_status = 0
@@ -912,8 +914,10 @@ FROM (SELECT 1 AS one
 FROM msgworker_message AS msgworker_message_2 FORCE INDEX (msgworker_message_job)
 WHERE msgworker_message_2.job_id = %s AND msgworker_message_2.mw_job_status = 1
  LIMIT 5) AS anon_4) AS anon_3
-FROM (SELECT count(*) AS n, sum(f.a) AS a
-FROM (SELECT CASE WHEN (coalesce(msgworker_message_3.error_try_times, 0) < 3) THEN 1 ELSE 0 END AS a
+FROM (SELECT count(*) AS n, sum(f.a) AS a, sum(f.r) AS r
+FROM (SELECT CASE WHEN (coalesce(msgworker_message_3.error_try_times, 0) < 3) THEN 1 ELSE 0 END AS a, CASE
+    WHEN (msgworker_message_3.status = -1 AND coalesce(msgworker_message_3.error_try_times, 0) = 0) THEN 0
+    ELSE CASE WHEN (coalesce(msgworker_message_3.error_try_times, 0) < 3) THEN 1 ELSE 0 END END AS r
 FROM msgworker_message AS msgworker_message_3 FORCE INDEX (msgworker_message_job)
 WHERE msgworker_message_3.job_id = %s AND msgworker_message_3.mw_job_status = -1
  LIMIT 100000) AS f) AS g;

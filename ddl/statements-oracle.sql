@@ -1235,8 +1235,8 @@ WHERE msgworker_job.job_id = :mw_job AND msgworker_job.table_name = :table_name_
     IS NOT NULL AND msgworker_job.completed_at IS NULL FOR UPDATE SKIP LOCKED;
 
 -- counts: How many messages of a job wait, run, are done and dead, up to `most` of each; "retrying": how many of
---     those that wait have failed
-SELECT g.n, g.a, (SELECT count(*) AS count_1
+--     those that wait have failed; "again": those and edited ones (`Tables.untried`)
+SELECT g.n, g.a, g.r, (SELECT count(*) AS count_1
 FROM (SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message_1 msgworker_message_job) */ 1 AS one
 FROM msgworker_message msgworker_message_1
 WHERE msgworker_message_1.job_id = :mw_job AND CASE WHEN (msgworker_message_1.job_id IS NOT NULL) THEN
@@ -1252,14 +1252,16 @@ FROM msgworker_message msgworker_message_3
 WHERE msgworker_message_3.job_id = :mw_job AND CASE WHEN (msgworker_message_3.job_id IS NOT NULL) THEN
     msgworker_message_3.status END = 2
  FETCH FIRST 5 ROWS ONLY) anon_6) AS anon_5
-FROM (SELECT count(*) AS n, sum(f.a) AS a
+FROM (SELECT count(*) AS n, sum(f.a) AS a, sum(f.r) AS r
 FROM (SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message_4 msgworker_message_job) */ CASE WHEN
-    (coalesce(msgworker_message_4.error_try_times, 0) < 3) THEN 1 ELSE 0 END AS a
+    (coalesce(msgworker_message_4.error_try_times, 0) < 3) THEN 1 ELSE 0 END AS a, CASE WHEN
+    (msgworker_message_4.status = -1 AND coalesce(msgworker_message_4.error_try_times, 0) = 0) THEN 0 ELSE
+    CASE WHEN (coalesce(msgworker_message_4.error_try_times, 0) < 3) THEN 1 ELSE 0 END END AS r
 FROM msgworker_message msgworker_message_4
 WHERE msgworker_message_4.job_id = :mw_job AND CASE WHEN (msgworker_message_4.job_id IS NOT NULL) THEN
     msgworker_message_4.status END = -1
  FETCH FIRST 100000 ROWS ONLY) f) g;
-SELECT g.n, g.a, (SELECT count(*) AS count_1
+SELECT g.n, g.a, g.r, (SELECT count(*) AS count_1
 FROM (SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message_1 msgworker_message_job) */ 1 AS one
 FROM msgworker_message msgworker_message_1
 WHERE msgworker_message_1.job_id = :mw_job AND CASE WHEN (msgworker_message_1.job_id IS NOT NULL) THEN
@@ -1270,9 +1272,11 @@ FROM msgworker_message msgworker_message_2
 WHERE msgworker_message_2.job_id = :mw_job AND CASE WHEN (msgworker_message_2.job_id IS NOT NULL) THEN
     msgworker_message_2.status END = 1
  FETCH FIRST 5 ROWS ONLY) anon_4) AS anon_3
-FROM (SELECT count(*) AS n, sum(f.a) AS a
+FROM (SELECT count(*) AS n, sum(f.a) AS a, sum(f.r) AS r
 FROM (SELECT /*+ FIRST_ROWS(100) INDEX(msgworker_message_3 msgworker_message_job) */ CASE WHEN
-    (coalesce(msgworker_message_3.error_try_times, 0) < 3) THEN 1 ELSE 0 END AS a
+    (coalesce(msgworker_message_3.error_try_times, 0) < 3) THEN 1 ELSE 0 END AS a, CASE WHEN
+    (msgworker_message_3.status = -1 AND coalesce(msgworker_message_3.error_try_times, 0) = 0) THEN 0 ELSE
+    CASE WHEN (coalesce(msgworker_message_3.error_try_times, 0) < 3) THEN 1 ELSE 0 END END AS r
 FROM msgworker_message msgworker_message_3
 WHERE msgworker_message_3.job_id = :mw_job AND CASE WHEN (msgworker_message_3.job_id IS NOT NULL) THEN
     msgworker_message_3.status END = -1

@@ -127,7 +127,7 @@ def explain(call: Call, msg_id: str) -> None:
 def _sentences(one: Explanation) -> Iterator[str]:
     info = one.message
     whose = "" if info.object_id is None else f", object {safe(info.object_id)}"
-    what = f"{styled(info.status)}, topic {safe(info.topic)}{whose}"
+    what = f"{styled(info.word)}, topic {safe(info.topic)}{whose}"
     yield f"message {info.msg_id} ({what}): {safe(one.text)}"
     if one.since is not None:
         yield f"  since {when(one.since)}"
@@ -249,7 +249,7 @@ def lane_columns(app: App) -> list[Column]:
         Column("OBJECT", "object_id", share=2),
         Column("BEHIND", behind, "right"),
         Column("HEAD", lambda one: one.head.msg_id, "right"),
-        Column("STATUS", lambda one: one.head.status),
+        Column("STATUS", lambda one: one.head.word),
         Column("TRIES", lambda one: tries_of(one.head, app), "right"),
         Column("AGE", lambda one: age_of(one.head, app), "right"),
         Column("TOPIC", lambda one: one.head.topic, share=1),

@@ -278,6 +278,7 @@ def print_block(text: str) -> None:
 
 STYLES = {
     "new": "cyan",
+    "waiting": "cyan",
     "processing": "blue",
     "done": "green",
     "failed": "yellow",

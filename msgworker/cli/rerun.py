@@ -211,7 +211,7 @@ def print_result(
         click.echo(f"would {verb} {plural(done.changed, 'message')}{aside(done)}")
         for info in done.sample:
             click.echo(
-                f"  {info.msg_id}  {info.status}  {output.safe(info.topic)}  "
+                f"  {info.msg_id}  {info.word}  {output.safe(info.topic)}  "
                 f"{output.safe(info.object_id)}"
             )
         if done.changed > len(done.sample) > 0:

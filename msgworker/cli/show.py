@@ -149,7 +149,7 @@ def list_(call: options.Call, after: int | None, since: str | None, **asked: Any
 def list_columns(app: App) -> list[Column]:
     return [
         Column("ID", "msg_id", "right"),
-        Column("STATUS", "status"),
+        Column("STATUS", "word"),
         Column("TRIES", lambda info: tries_of(info, app), "right"),
         Column("TOPIC", "topic", share=1),
         Column("OBJECT", "object_id", share=1),
@@ -319,7 +319,7 @@ def _lines(info: MessageInfo, app: App) -> Iterator[tuple[str, str]]:
 
 
 def _status(info: MessageInfo, max_tries: int) -> str:
-    status = styled(info.status)
+    status = styled(info.word)
     if info.ending is None:
         return f"{status}, {info.error_try_times} of {max_tries} tries failed"
     how = safe(info.ending.text)

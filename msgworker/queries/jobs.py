@@ -264,6 +264,7 @@ def _info(look: _Look, row: Any, most: int) -> JobInfo:
     known_rate = share.count and not share.more and age and age > 0
     rate = share.count / float(age) if known_rate else None
     holds, goes_on = _holds(look, row, found)
+    del found["again"]
     acts = [one for one in holds if one.needs_act]
     if not over and not (left and goes_on):
         rate = None
@@ -318,7 +319,7 @@ def _holds(look: _Look, row: Any, found: dict[str, Capped]) -> tuple[list[Hold],
         return [], True
     if not waiting:
         return _at_the_end(look, row, found), True
-    how: dict[str, Any] = {"most": look.looks, "retries": bool(found["retrying"])}
+    how: dict[str, Any] = {"most": look.looks, "retries": bool(found["again"])}
     groups = remaining.of_job(look.conn, look.holding, int(row.job_id), look.world, **how)
     more = waiting.more or sum(one.number for one in groups) < waiting.count
     holds = [_hold(one, waiting if more else None) for one in groups if one.waits in _HOLDS]

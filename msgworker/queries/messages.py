@@ -119,6 +119,12 @@ class MessageInfo:
     changed: ByOperator | None = None
     payload_cut: bool = False
 
+    @property
+    def word(self) -> str:
+        """Its state for people: one that an edit has left failed, with no failed try, waits."""
+        untried = self.status is State.FAILED and not self.error_try_times
+        return "waiting" if untried else self.status.value
+
 
 PAYLOAD_SHOWN = 10_000
 """Characters of a payload, the first ones."""

@@ -300,8 +300,9 @@ def counts(
     conn: Connection, t: Tables, job_id: int, *, most: int, done: bool = True
 ) -> dict[str, Capped]:
     """How many messages of a job wait, run, are done and dead, up to `most` of each; "retrying":
-    how many of those that wait have failed. done: False = done ones are not counted. It reads as
-    many entries of the index, and of failed and dead ones SCAN at least."""
+    how many of those that wait have failed; "again": those and edited ones (`Tables.untried`).
+    done: False = done ones are not counted. It reads as many entries of the index, and of failed
+    and dead ones SCAN at least."""
     scan = max(most, SCAN)
 
     def build() -> sa.Select[Any]:
@@ -310,21 +311,29 @@ def counts(
         some = (of_status(t, job, status).limit(lit(most)).subquery() for status in statuses)
         counted = [sa.select(sa.func.count()).select_from(one).scalar_subquery() for one in some]
         source = t.message.alias()
-        again = sa.case((t.tries_left(t.cols(source)), ONE), else_=ZERO)
+        c = t.cols(source)
+        again = sa.case((t.tries_left(c), ONE), else_=ZERO)
+        tried = sa.case((t.untried(c), ZERO), else_=again)
         failed = of_status(t, job, Status.FAILED, source=source)
-        failed = failed.with_only_columns(again.label("a")).limit(lit(scan))
-        f = failed.subquery("f").c
-        both = sa.select(sa.func.count().label("n"), sa.func.sum(f.a).label("a")).subquery("g").c
-        return sa.select(both.n, both.a, *counted)
+        f = (
+            failed.with_only_columns(again.label("a"), tried.label("r"))
+            .limit(lit(scan))
+            .subquery("f")
+            .c
+        )
+        sums = (sa.func.sum(f.a).label("a"), sa.func.sum(f.r).label("r"))
+        all_three = sa.select(sa.func.count().label("n"), *sums).subquery("g").c
+        return sa.select(*all_three, *counted)
 
     row = conn.execute(t.built(("job_counts", most, done), build), {"mw_job": job_id}).one()
-    failed, retrying, new, running, ended = (*(int(count or 0) for count in row), 0, 0, 0)[:5]
-    cut, waiting, dead = failed == scan, new + retrying, failed - retrying
+    failed, again, retrying, new, running, ended = (*(int(n or 0) for n in row), *[0] * 4)[:6]
+    cut, waiting, dead = failed == scan, new + again, failed - again
     counted = {"waiting": waiting, "running": running, "done": ended, "dead": dead}
-    part_known = ("waiting", "dead", "retrying")
+    counted |= {"retrying": retrying, "again": again}
+    part_known = ("waiting", "dead", "retrying", "again")
     return {
         name: Capped(min(most, count), count >= most or (cut and name in part_known))
-        for name, count in (counted | {"retrying": retrying}).items()
+        for name, count in counted.items()
     }
 
 

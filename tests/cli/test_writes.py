@@ -440,6 +440,16 @@ def test_edit_prints_the_difference_and_then_changes_it(crm: Cli, folder: Path) 
     assert back.stdout.splitlines()[0] == "priority: 3 -> 0"
 
 
+def test_a_message_that_an_edit_has_left_failed_is_shown_as_waiting(crm: Cli) -> None:
+    sent = ("send", "crm:app", "t", "--object-id", "a", "--payload", "1", "--delay", "1h")
+    msg_id = crm(*sent).stdout.strip()
+    assert crm("edit", msg_id, "--payload", "2", "--reason", "r", *AT).exit_code == 0
+    assert "waiting, 0 of 3 tries failed" in crm("show", msg_id, *AT).stdout
+    assert "waiting" in crm("list", *AT).stdout
+    told = crm("explain", msg_id, *AT).stdout
+    assert f"message {msg_id} (waiting, topic t, object a): it is not due yet" in told
+
+
 def test_edit_says_what_it_was_in_json(crm: Cli, folder: Path) -> None:
     (msg_id,) = dead(crm, folder, 1)
     told = crm("edit", msg_id, "--topic", "other", "--dry-run", "--json", *AT)

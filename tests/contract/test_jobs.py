@@ -839,6 +839,20 @@ def test_failed_messages_behind_many_dead_ones_are_counted_up_to_a_bound(app, mo
         assert [str(found[name]) for name in ("waiting", "retrying", "dead")] == ["1", "1", "5"]
 
 
+def test_an_edited_message_of_a_job_waits_and_has_not_failed(app):
+    job = opened(app, 3)
+    edited, failed, new = Table(app).column("msg_id")
+    edit(app, edited, available_at=datetime(2100, 1, 1, tzinfo=UTC))
+    assert app.ops.edit(edited, payload=1, reason="r") == 1
+    edit(app, failed, status=-1, error_try_times=1)
+    alive(app)
+    (found,) = app.ops.jobs()
+    assert [str(one) for one in (found.waiting, found.retrying, found.dead)] == ["3", "1", "0"]
+    for msg_id in (failed, new):
+        edit(app, msg_id, status=2)
+    assert held(app, job)[1] == [("later", 1)]
+
+
 def test_pages_of_jobs(app):
     ids = [opened(app, 0).job_id for _ in range(5)]
     first = app.ops.jobs(limit=2)

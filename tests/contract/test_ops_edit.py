@@ -257,6 +257,12 @@ def test_an_edited_message_that_is_due_later_waits_for_no_retry(app):
     assert app.ops.edit(msg_id, payload=2, reason="r") == 1
     report = app.drain(linger=1, retry_linger=1000)
     assert (report.left_by, report.exit_code) == ({Waits.LATER: 1}, 0)
+    waits, failed = app.ops.show(msg_id), app.ops.show(put(app, ("b", FAILED), tries=1)[0])
+    assert [(one.status, one.word) for one in (waits, failed)] == [
+        (State.FAILED, "waiting"),
+        (State.FAILED, "failed"),
+    ]
+    assert app.ops.explain(msg_id).text == "it is not due yet"
 
 
 @pytest.mark.requires("unique_keys")

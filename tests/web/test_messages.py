@@ -70,6 +70,18 @@ def test_the_list_shows_each_state_and_filters_by_the_url(sqlite_app: App, ann: 
     assert told == {"all": ""} | counts
 
 
+def test_an_edited_message_that_is_due_later_waits_on_each_page(
+    sqlite_app: App, ann: Browser
+) -> None:
+    (msg_id,) = put(sqlite_app, ("a", NEW), available_at=datetime(2100, 1, 1, tzinfo=UTC))
+    assert sqlite_app.ops.edit(msg_id, payload=1, reason="r") == 1
+    for place in (f"messages/{msg_id}", "messages", f"edit/{msg_id}", "lanes"):
+        page = ann.get(f"/{place}")
+        words = page.tree.all("span", **{"class": "word waiting"})
+        assert [one.text for one in words] == ["waiting"], place
+    assert "retry" not in ann.get(f"/messages/{msg_id}").main
+
+
 def test_each_chip_takes_its_own_filter_out(ann: Browser) -> None:
     page = ann.get("/messages?status=dead&topic=a%26b&order=oldest")
     found = page.tree.all("ul", **{"class": "chips"})[0].all("a")

@@ -147,7 +147,7 @@ def timeline(info: MessageInfo, audit: Sequence[AuditEntry] = ()) -> list[Moment
     past = sorted(_past(info, audit), key=lambda one: one.at)
     waits = info.status in (State.NEW, State.FAILED)
     if waits and info.available_at is not None:
-        word = "retry" if info.status is State.FAILED else "due"
+        word = "retry" if info.word == State.FAILED else "due"
         past.append(Moment(info.available_at, word, coming=True))
     return past
 
@@ -309,7 +309,11 @@ def cell(text: str) -> str:
 # --- Lanes: objects with what runs or failed at their head, and what waits behind it.
 
 LANES = 100
-WORDS = {State.FAILED: "retry", State.PROCESSING: "processing", State.NEW: "waiting"}
+WORDS: dict[str, str] = {
+    State.FAILED: "retry",
+    State.PROCESSING: "processing",
+    State.NEW: "waiting",
+}
 HELPS = {
     Reason.NO_HANDLER: ("start an instance with one", "instances"),
     Reason.NOBODY_LOOKS: ("start an instance that does", "instances"),
@@ -328,8 +332,8 @@ HELPS = {
 
 def shown_lane(one: LaneInfo) -> dict[str, Any]:
     """What the table of lanes shows of one: word, kind: its state; help: what to do, or None."""
-    is_blocked, status = one.reason in BLOCKED, one.head.status
-    word = "blocked" if is_blocked else WORDS.get(status, status.value)
+    is_blocked, state = one.reason in BLOCKED, one.head.word
+    word = "blocked" if is_blocked else WORDS.get(state, state)
     text, route = HELPS.get(one.reason, ("", ""))
     ids: dict[str, dict[str, Any]] = {
         "message": {"msg_id": one.head.msg_id},
@@ -339,7 +343,7 @@ def shown_lane(one: LaneInfo) -> dict[str, Any]:
     return {
         "info": one,
         "word": word,
-        "kind": "dead" if is_blocked else status.value,
+        "kind": "dead" if is_blocked else state,
         "why": one.why if route and one.reason is not Reason.DEAD else "",
         "help": (text, route, ids.get(route, {})) if route else None,
     }
