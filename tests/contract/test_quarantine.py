@@ -152,6 +152,29 @@ def test_a_locked_message_in_quarantine_does_not_stop_the_others(app, table):
         until(lambda: table.statuses == [2] * 21, "and that one")
 
 
+@pytest.mark.requires("sessions")
+@pytest.mark.parametrize("topic", ["t", "limited"])
+def test_nothing_waits_for_a_message_in_quarantine_that_is_locked(app, table, topic):
+    app.add_handler("t", lambda msg: None)
+    app.add_handler("limited", lambda msg: None, max_running=1)
+    c = app.tables.message.c
+    with by_hand(app, threads=3) as one, app.engine.connect() as another:
+        send(app, "a")
+        assert fetch(one) == 1
+        send(app, "q", topic=topic)
+        send(app, "b")
+        table.edit(table.where(object_id="q"), status=-1, error_try_times=2, crash_times=1)
+        locked = sa.select(c.msg_id).where(table.where(object_id="q")).with_for_update()
+        another.execute(locked).all()
+        one.fetcher.limit_poller.forget()
+        assert fetch(one) == 1
+        assert (one.shared.quiesce.reason, table.statuses) == (None, [1, -1, 1])
+        another.rollback()
+        one.fetcher.finder.forget()
+        one.fetcher.limit_poller.forget()
+        until(lambda: fetch(one) is not None and one.shared.quiesce.reason, "it is waited for")
+
+
 def test_a_message_in_quarantine_gets_its_turn_among_slow_handlers(app, table, monkeypatch):
     """Runs behind the heads would never let the instance run empty."""
     monkeypatch.setattr(in_flight, "FIRST_SECONDS", 0.2)

@@ -123,11 +123,17 @@ class Finder:
             search.skip(candidate)
 
     def still_free(self, candidate: Candidate) -> bool:
-        """Whether it can still be flagged as it was seen, and a slice is ours."""
+        """Whether it can be flagged as it was seen, and a slice is ours. Before all else has to
+        wait for it also whether no transaction has it locked."""
         if self._member is not None and self.where is None:
             return False
+        tables = self._setup.tables
         with self._link.statement() as conn:
-            return bool(claim.free(conn, self.search.tables, [candidate]))
+            free = claim.free(conn, tables, [candidate])
+        if not free or self._shared.quiesce.reason is not None or not tables.database.row_locks:
+            return bool(free)
+        with self._link.transaction() as conn:
+            return not claim.locked(conn, tables, free)
 
     def _searches(self) -> Iterator[Search]:
         yield self.search
@@ -220,10 +226,9 @@ class Finder:
         )
         with self._link.statement() as conn:
             look = search.look(conn, wanted)
-            alone = look.quarantined
-            if alone is not None and not claim.free(conn, search.tables, [alone]):
-                search.skip(alone)  # nothing is given back for one that waits for another
-                look.quarantined = None
+        if look.quarantined is not None and not self.still_free(look.quarantined):
+            search.skip(look.quarantined)  # nothing is given back for one that waits for another
+            look.quarantined = None
         objects, ids = in_flight.objects_and_ids()  # read after the look: see there
         look.candidates = [
             c

@@ -27,7 +27,7 @@ from msgworker.instance.role import Aside, Role
 from msgworker.instance.running.in_flight import Lane, Reason, Step
 from msgworker.instance.running.pool import LaneQueue
 from msgworker.instance.settling.settler import Settler
-from msgworker.instance.state import ScopeMember, Setup, Shared
+from msgworker.instance.state import Controls, ScopeMember, Setup, Shared
 from msgworker.queries.explain import Waits
 from msgworker.queries.instances import leases_ending
 from msgworker.queries.remaining import Left, left
@@ -75,8 +75,8 @@ class Fetcher(Role):
         self._identity, self._in_flight = shared.identity, shared.in_flight
         self._quiesce = shared.quiesce
         self._asked_at = -NEW_ID_ASK_SECONDS  # when it last woke the housekeeper for a new id
-        self._alone: Look | None = None  # the look that has found a message in quarantine
-        self._alone_under = shared.controls  # what was paused then
+        # A message in quarantine, the look that has found it, and what was paused then.
+        self._alone: tuple[Candidate, Look, Controls] | None = None
         self._lanes = lanes
         self._settler = settler
         threads, longest, clock = setup.threads, setup.settings.poll_seconds, setup.clock
@@ -192,21 +192,20 @@ class Fetcher(Role):
         look = self.finder.look(free, self._in_flight.with_object(), rests=self.pace.rests)
         self.looked = self._more = True
         if look.quarantined is not None:
-            self._alone, self._alone_under = look, self._shared.controls
+            self._alone = look.quarantined, look, self._shared.controls
         elif not self._still_alone():
             self._alone = None
-        alone = self._alone
-        if alone is None or alone.quarantined is None:
+        if self._alone is None:
             if not self._identity.retires:
                 self._quiesce.end()
         elif self._quiesces(held, Reason.QUARANTINE):
             if held > 0:
                 return look, 0
-            self._alone = None
-            if self.claimer.may_claim_alone() and self.claim([alone.quarantined], alone, me):
+            (alone, found_by, _), self._alone = self._alone, None
+            if self.claimer.may_claim_alone() and self.claim([alone], found_by, me):
                 return look, 1
             # Another instance has it: continue with the others.
-            self.finder.skip(alone.quarantined)
+            self.finder.skip(alone)
         won = self._claim_by_batches(look, me)
         offered, slots = len(look.candidates), self._shared.peers.slots
         if self.finder.contention.claimed(offered, won, of_others=look.of_others, slots=slots):
@@ -221,10 +220,9 @@ class Fetcher(Role):
     def _still_alone(self) -> bool:
         """Whether a message in quarantine that a look has found can still run. A look that reads on
         behind it, or in another slice, does not see it; one under other pauses is to find it."""
-        found = None if self._alone is None else self._alone.quarantined
-        if found is None or self._alone_under is not self._shared.controls:
+        if self._alone is None or self._alone[2] is not self._shared.controls:
             return False
-        return self.finder.still_free(found)
+        return self.finder.still_free(self._alone[0])
 
     def _claim_limited(self, free: int) -> int:
         """Claim messages of limited topics, at most one for each handler thread, unless it
@@ -240,7 +238,7 @@ class Fetcher(Role):
                 if not self.claimer.may_start(topic):
                     continue
                 if self._alone is None:
-                    self._alone, self._alone_under = look, self._shared.controls
+                    self._alone = look.quarantined, look, self._shared.controls
             if look.candidates:
                 won += self.claim(look.candidates, look, me, limited=True)
             else:
