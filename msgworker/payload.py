@@ -419,18 +419,6 @@ def without_url_secrets(text: str) -> str:
     return _QUERY.sub(r"\1***", text) if "=" in text else text
 
 
-def shortened(value: Any) -> Any:
-    """A value that was read by `db.beginning`: of a longer text, its beginning and a sign."""
-    if isinstance(value, str) and len(value) > BEGINNING:
-        return f"{value[:BEGINNING]}…"
-    return value[:BEGINNING] if isinstance(value, bytes) else value
-
-
-def text_of(value: Any) -> str | None:
-    """A name as it is in a row, the beginning of a very long one; a BLOB of SQLite as text."""
-    return shortened(value) if value is None or isinstance(value, str) else shown(value)
-
-
 def quoted(value: Any) -> str:
     """`shown`, a text in quotes."""
     return f'"{shown(value)}"' if isinstance(value, str) else shown(value)

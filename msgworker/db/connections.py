@@ -338,6 +338,16 @@ def reaching(engine: sa.Engine) -> Iterator[None]:
         raise why(engine, error) from error
 
 
+@contextmanager
+def ignoring(*kinds: Trouble) -> Iterator[None]:
+    """An error of these kinds ends the block, and is not raised."""
+    try:
+        yield
+    except DBAPIError as error:
+        if errors.trouble(error) not in kinds:
+            raise
+
+
 def refusal(engine: sa.Engine, error: BaseException) -> DatabaseUnavailable | SchemaError:
     """The error for a missing table or column, a missing right or a wrong password."""
     text = errors.reason_of(error)

@@ -6,8 +6,8 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from enum import Enum, auto
 from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, quote_plus
@@ -151,16 +151,6 @@ def raise_lost(error: DBAPIError) -> None:
     error of a question says that it cannot be answered."""
     if trouble(error) is Trouble.LOST or is_overtime(error):
         raise error
-
-
-@contextmanager
-def ignoring(*kinds: Trouble) -> Iterator[None]:
-    """An error of these kinds ends the block, and is not raised."""
-    try:
-        yield
-    except DBAPIError as error:
-        if trouble(error) not in kinds:
-            raise
 
 
 def is_time_limit(error: BaseException, *, of_session: bool = False) -> bool:

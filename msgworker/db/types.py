@@ -17,7 +17,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from msgworker.db.database import Database, of_dialect
-from msgworker.payload import fitting
+from msgworker.payload import BEGINNING, fitting, shown
 
 
 @contextmanager
@@ -228,7 +228,7 @@ class _beginning(OfDatabase):
 
 def beginning(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
     """A text as operators read it: its first BEGINNING characters, and a few more if it is longer,
-    see `payload.shortened`. Other columns, and those that cannot hold as much, are read whole."""
+    see `shortened`. Other columns, and those that cannot hold as much, are read whole."""
     kind = column.type
     length = getattr(kind, "length", None)
     texts = sa.String | KeyText | AnyText | AnyId | sa.types.NullType
@@ -239,6 +239,18 @@ def beginning(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
     found = _beginning(column)
     found.type = kind
     return found
+
+
+def shortened(value: Any) -> Any:
+    """A value that was read by `beginning`: of a longer text, its beginning and a sign."""
+    if isinstance(value, str) and len(value) > BEGINNING:
+        return f"{value[:BEGINNING]}…"
+    return value[:BEGINNING] if isinstance(value, bytes) else value
+
+
+def text_of(value: Any) -> str | None:
+    """A name as it is in a row, the beginning of a very long one; a BLOB of SQLite as text."""
+    return shortened(value) if value is None or isinstance(value, str) else shown(value)
 
 
 class _place_of(OfDatabase):

@@ -39,8 +39,8 @@ from msgworker.store.recover import flagged_at, giving_back
 from msgworker.store.rows import running_ids
 from msgworker.store.schedules import Stored
 from msgworker.store.settle import back_to
-from msgworker.table.build import OPERATION, SCHEDULE, Need, own_tables, tables_for
-from msgworker.table.tables import Tables, key_counts, lit, takes_keys, unique_index_name
+from msgworker.table.build import OPERATION, SCHEDULE, own_tables, tables_for
+from msgworker.table.tables import Need, Tables, key_counts, lit, takes_keys, unique_index_name
 
 # --- Messages left at 1: without an owner, or of dead instances where no other lives.
 

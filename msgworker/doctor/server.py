@@ -19,9 +19,9 @@ from msgworker.db.servers import shares_sessions, succession_of
 from msgworker.doctor.structure import Finding, Subject, advised, fine, needed
 from msgworker.schema.requirements import of_own_policies
 from msgworker.store import bounded, candidates
-from msgworker.table.build import Need, own_tables
+from msgworker.table.build import own_tables
 from msgworker.table.columns import INSTANTS
-from msgworker.table.tables import Tables
+from msgworker.table.tables import Need, Tables
 
 # --- What this login may do, tried with statements that match no row.
 

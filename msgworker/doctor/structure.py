@@ -32,10 +32,10 @@ from msgworker.schema.repairs import Fault
 from msgworker.schema.requirements import lacks_where, only_anew, other_guards
 from msgworker.schema.rule import Rule
 from msgworker.store.done import ids_given_again
-from msgworker.table.build import NEWEST, OWN, Need, own_tables, tables_for
+from msgworker.table.build import NEWEST, OWN, own_tables, tables_for
 from msgworker.table.columns import ADDED, JOB, OWN_PREFIX, REQUIRED, ROLES, SLICES, UNIQUE, URGENT
 from msgworker.table.spec import MessageTable, where_problem
-from msgworker.table.tables import Tables
+from msgworker.table.tables import Need, Tables
 
 # --- What a check has found.
 

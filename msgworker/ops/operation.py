@@ -40,7 +40,7 @@ from msgworker.store.audit import Kind, Operation, Who
 from msgworker.store.bounded import LEAST, MOST
 from msgworker.store.rows import RowKept
 from msgworker.table import build
-from msgworker.table.tables import Tables, unique_index_name
+from msgworker.table.tables import OwnTable, Tables, unique_index_name
 
 T = TypeVar("T")
 FIRST_SIZE = 100
@@ -528,7 +528,7 @@ class Writing(Looks):
                 "--dialect NAME`"
             )
 
-    def _tables_with(self, *own: build.OwnTable) -> Tables:
+    def _tables_with(self, *own: OwnTable) -> Tables:
         """The tables, with these of ours, if they were created since this App has read them."""
         if not all(one.is_there(self._tables) for one in own):
             from msgworker.schema import known

@@ -18,9 +18,9 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from msgworker.config import HISTORY_SECONDS, YEAR_SECONDS, seconds, whole
 from msgworker.config.values import renamed
 from msgworker.db.clock import instant_ago
-from msgworker.db.connections import connecting, reaching, unavailable, writing
+from msgworker.db.connections import connecting, ignoring, reaching, unavailable, writing
 from msgworker.db.database import Trouble
-from msgworker.db.errors import ignoring, reason_of, trouble
+from msgworker.db.errors import reason_of, trouble
 from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.message import State
 from msgworker.ops.looks import AboutDead, Clock, check_since, check_text, filter_of

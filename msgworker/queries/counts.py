@@ -15,10 +15,9 @@ from sqlalchemy import ColumnElement, Connection
 
 from msgworker.db import clock
 from msgworker.db.catalogue import file_size, row_estimate, table_size
-from msgworker.db.types import beginning, bytewise
+from msgworker.db.types import beginning, bytewise, text_of
 from msgworker.latency import RAN, WAITED, percentile
 from msgworker.message import State, Status, topic_of, word_of
-from msgworker.payload import text_of
 from msgworker.queries.instances import InstanceInfo, Life, TopicLimit, instances, topics
 from msgworker.store import bounded, controls, history, jobs
 from msgworker.store.bounded import Capped, Filter

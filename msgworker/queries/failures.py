@@ -17,9 +17,9 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
 from msgworker.db.clock import UtcDateTime, real_instant
-from msgworker.db.types import beginning, bytewise
+from msgworker.db.types import beginning, bytewise, shortened, text_of
 from msgworker.message import DEFAULT_TOPIC, State, topic_of
-from msgworker.payload import shortened, shown, text_of
+from msgworker.payload import shown
 from msgworker.store import bounded, tries
 from msgworker.store.bounded import Found, cursor_place, cursor_text, in_state
 from msgworker.store.rows import is_topic

@@ -15,8 +15,8 @@ from sqlalchemy import Connection
 
 from msgworker.commands import command
 from msgworker.db.clock import now_ms, real_instant
-from msgworker.db.types import beginning, bytewise, whole_number
-from msgworker.payload import shown, text_of
+from msgworker.db.types import beginning, bytewise, text_of, whole_number
+from msgworker.payload import shown
 from msgworker.queries.messages import MessageInfo
 from msgworker.store import lease, limits
 from msgworker.store.limits import Free

@@ -20,10 +20,10 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
-from msgworker.db.types import AnyId, AnyText, beginning
+from msgworker.db.types import AnyId, AnyText, beginning, shortened
 from msgworker.errors import ConfigError
 from msgworker.message import State, topic_of
-from msgworker.payload import BEGINNING, is_text, shortened
+from msgworker.payload import BEGINNING, is_text
 from msgworker.queries import messages
 from msgworker.queries.explain import Reason, World, of_heads
 from msgworker.queries.messages import MessageInfo

@@ -15,11 +15,11 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
 from msgworker.db.clock import instant_text, kind_of, read_instant
+from msgworker.db.connections import ignoring
 from msgworker.db.database import Trouble
-from msgworker.db.errors import ignoring
-from msgworker.db.types import beginning, text_length, whole_number
+from msgworker.db.types import beginning, shortened, text_length, whole_number
 from msgworker.message import ACKNOWLEDGED, CANCELLED, DISCARDED, LATER, State, plain_error, word_of
-from msgworker.payload import is_text, quoted, shortened, shown
+from msgworker.payload import is_text, quoted, shown
 from msgworker.schema.rule import Rule
 from msgworker.store import bounded, tries
 from msgworker.store.bounded import Filter, Found

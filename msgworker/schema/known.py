@@ -27,9 +27,9 @@ from msgworker.schema.describe import Live, LiveTable
 from msgworker.schema.difference import difference, mistyped, of_guard, read
 from msgworker.schema.repairs import faults_text
 from msgworker.schema.rule import Rule
-from msgworker.table.build import Need, own_tables, tables_for
+from msgworker.table.build import own_tables, tables_for
 from msgworker.table.spec import MessageTable
-from msgworker.table.tables import Tables
+from msgworker.table.tables import Need, Tables
 
 RULE_SECONDS = 1.0
 HOOKS_SECONDS = 30.0

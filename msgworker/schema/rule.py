@@ -26,9 +26,9 @@ from sqlalchemy.exc import DBAPIError
 
 from msgworker.counted import plural
 from msgworker.db.clock import now, now_plus
-from msgworker.db.connections import connecting, writing
+from msgworker.db.connections import connecting, ignoring, writing
 from msgworker.db.database import Trouble
-from msgworker.db.errors import ignoring, trouble
+from msgworker.db.errors import trouble
 from msgworker.errors import ConfigError, PayloadError, RuleChanged, SchemaError
 from msgworker.message import Status, ends_at
 from msgworker.payload import decode

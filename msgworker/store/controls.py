@@ -18,8 +18,8 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
 from msgworker.db.clock import now, real_instant
+from msgworker.db.connections import ignoring
 from msgworker.db.database import Trouble
-from msgworker.db.errors import ignoring
 from msgworker.db.types import beginning, bytewise, or_text
 from msgworker.message import CANCELLED, State, Status, word_of
 from msgworker.store.bounded import discarded

@@ -22,8 +22,8 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
 from msgworker.db.clock import UtcDateTime, now
+from msgworker.db.connections import ignoring
 from msgworker.db.database import Trouble
-from msgworker.db.errors import ignoring
 from msgworker.message import DEFAULT_TOPIC, State, Status
 from msgworker.payload import encode
 from msgworker.store.bounded import SCAN, Capped, discarded, in_state, object_of

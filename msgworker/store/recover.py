@@ -16,9 +16,8 @@ from sqlalchemy import ColumnElement, Connection, bindparam
 
 from msgworker.commands import command
 from msgworker.db.clock import UtcDateTime, now, utc_of
-from msgworker.db.connections import fetch
+from msgworker.db.connections import fetch, ignoring
 from msgworker.db.database import Trouble
-from msgworker.db.errors import ignoring
 from msgworker.db.types import AnyText, whole_number
 from msgworker.message import Status
 from msgworker.payload import shown

@@ -16,9 +16,9 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, bindparam
 
 from msgworker.db.clock import UtcDateTime, now, real_instant
-from msgworker.db.types import beginning
+from msgworker.db.types import beginning, shortened
 from msgworker.message import SPENT, plain_error
-from msgworker.payload import BEGINNING, shortened, shown
+from msgworker.payload import BEGINNING, shown
 from msgworker.store.rows import among_ids
 from msgworker.table.columns import MAX_ERROR, Cols
 from msgworker.table.tables import ONE, Tables

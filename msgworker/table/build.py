@@ -8,10 +8,9 @@ One file, because a table of ours, who needs it and the version that has added i
 
 from __future__ import annotations
 
-import enum
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import lru_cache, partial
 from typing import Any
 
@@ -25,7 +24,7 @@ from msgworker.latency import RAN, WAITED
 from msgworker.table import columns
 from msgworker.table.indexes import add_job_index, add_priority_index, add_unique_index, indexing
 from msgworker.table.spec import MessageTable, found_in, marked_where, where_columns
-from msgworker.table.tables import Tables
+from msgworker.table.tables import Need, OwnTable, Tables
 
 MAX_TABLE = 128
 MAX_ACTOR = 200
@@ -38,53 +37,6 @@ MAX_LOCK_OWNER = 120
 MAX_SPEC = 200
 MAX_ZONE = 64
 MAX_JOB = 190
-
-
-class Need(enum.Enum):
-    """Who needs a table."""
-
-    RUN = enum.auto()  # every instance
-    OPS = enum.auto()  # only operations write to it; instances run without it
-    FEATURE = enum.auto()  # a feature that an instance may use; `doctor` says where it is missing
-    OPTIONAL = enum.auto()  # an optional feature; without that it is not needed
-
-
-MadeColumns = Callable[[Database], Iterable[sa.Column[Any]]]
-
-
-@dataclass(frozen=True, slots=True)
-class OwnTable:
-    """One of our tables. about: for who reads the DDL. columns: made anew for each database.
-    index: its suffix and columns, and whether it is unique. without: what it costs to lack it."""
-
-    name: str
-    about: str
-    need: Need
-    index: tuple[str, tuple[str, ...], bool] | None = None
-    without: str = ""
-    columns: MadeColumns = field(default=lambda _: ())
-
-    def __call__(self, columns: MadeColumns) -> OwnTable:
-        """As a decorator of the function that makes the columns."""
-        return replace(self, columns=columns)
-
-    def of(self, t: Tables) -> sa.Table:
-        """The table beside this message table."""
-        return t.own[self.name]
-
-    def made(self, schema: str | None, database: Database, metadata: sa.MetaData) -> sa.Table:
-        """The table as our DDL makes it; once for each metadata."""
-        options = database.own_table_options()
-        columns = self.columns(database)
-        table = sa.Table(self.name, metadata, *columns, schema=schema, **options)
-        if self.index is not None:
-            suffix, on, unique = self.index
-            sa.Index(f"{self.name}_{suffix}", *(table.c[name] for name in on), unique=unique)
-        return table
-
-    def is_there(self, t: Tables) -> bool:
-        """Whether the database has it; always of those that instances need."""
-        return self.name not in t.missing
 
 
 def _id(name: str) -> sa.Column[Any]:

@@ -5,9 +5,10 @@ One file, because the predicates are made of each other.
 
 from __future__ import annotations
 
+import enum
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -620,3 +621,53 @@ class Tables(ABC):
     def slice_rows(self, c: columns.Cols, role: str) -> ColumnElement[bool]:
         """The predicate that lets a query use the index of a slice."""
         return self.in_slices(c) if self.has_index(columns.SLICES[role]) else self.open_rows(c)
+
+
+# --- Our tables beside it, of which build.py has each.
+
+
+class Need(enum.Enum):
+    """Who needs a table."""
+
+    RUN = enum.auto()  # every instance
+    OPS = enum.auto()  # only operations write to it; instances run without it
+    FEATURE = enum.auto()  # a feature that an instance may use; `doctor` says where it is missing
+    OPTIONAL = enum.auto()  # an optional feature; without that it is not needed
+
+
+MadeColumns = Callable[[Database], Iterable[sa.Column[Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnTable:
+    """One of our tables. about: for who reads the DDL. columns: made anew for each database.
+    index: its suffix and columns, and whether it is unique. without: what it costs to lack it."""
+
+    name: str
+    about: str
+    need: Need
+    index: tuple[str, tuple[str, ...], bool] | None = None
+    without: str = ""
+    columns: MadeColumns = field(default=lambda _: ())
+
+    def __call__(self, columns: MadeColumns) -> OwnTable:
+        """As a decorator of the function that makes the columns."""
+        return replace(self, columns=columns)
+
+    def of(self, t: Tables) -> sa.Table:
+        """The table beside this message table."""
+        return t.own[self.name]
+
+    def made(self, schema: str | None, database: Database, metadata: sa.MetaData) -> sa.Table:
+        """The table as our DDL makes it; once for each metadata."""
+        options = database.own_table_options()
+        columns = self.columns(database)
+        table = sa.Table(self.name, metadata, *columns, schema=schema, **options)
+        if self.index is not None:
+            suffix, on, unique = self.index
+            sa.Index(f"{self.name}_{suffix}", *(table.c[name] for name in on), unique=unique)
+        return table
+
+    def is_there(self, t: Tables) -> bool:
+        """Whether the database has it; always of those that instances need."""
+        return self.name not in t.missing

@@ -151,7 +151,7 @@ def lines(change: Edited) -> list[tuple[str, str]]:
 def cut(value: Any, most: int = MOST_TEXT) -> str:
     """A text of at most `most` characters and a sign that it was cut. Control characters and those
     that turn the direction of writing are escapes. Of one that was cut before, see
-    `payload.shortened`, it is not known how many there are."""
+    `types.shortened`, it is not known how many there are."""
     text = "" if value is None else str(value)
     size = "" if text.endswith("…") else f" ({len(text):,} characters)"
     rest = f"…{size}" if len(text) > most else ""

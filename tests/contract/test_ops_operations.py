@@ -15,7 +15,8 @@ from msgworker.ops.results import Why
 from msgworker.queries import messages
 from msgworker.schema import known
 from msgworker.store import audit, jobs, lease
-from msgworker.table.build import Need, own_tables
+from msgworker.table.build import own_tables
+from msgworker.table.tables import Need
 from tests.support.leases import leases
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, Cut, audited, cut_after, many_dead, put
 from tests.support.refusing import LOST, ROLLED_BACK, fails_once, refuse

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from msgworker.db.types import shortened
 from msgworker.errors import ConfigError
-from msgworker.payload import shortened
 from msgworker.web import charts, shown
 from msgworker.web.shown import HIDDEN, Redaction
 from tests.support.web import XSS, Page
