@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from msgworker.cli.group import Invocation
-from msgworker.cli.output import visible
+from msgworker.cli.output import terminal_width, visible
 from msgworker.db.errors import without
 from msgworker.instance.running.traceback import trace_of
 from msgworker.logs import logger
@@ -153,17 +153,12 @@ class Screen(logging.Handler):
         if not self.is_terminal:
             return
         with self._write_lock:
-            clear, self._status = self._clear(), visible(text)[: self._width() - 1]
+            clear, self._status = self._clear(), visible(text)[: terminal_width() - 1]
             self._stream.write(clear + self._status)
             self._stream.flush()
 
     def _clear(self) -> str:
         return "\r\x1b[2K" if self._status else ""
-
-    def _width(self) -> int:
-        import shutil
-
-        return shutil.get_terminal_size().columns
 
 
 @contextmanager

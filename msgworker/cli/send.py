@@ -166,7 +166,9 @@ def edit(
     if again and state not in (None, State.DEAD):
         raise Usage(f"--rerun is for a dead message, and {number} is {state}: it has yet to run")
     if topic is not None and done:
-        _warn_of(app, topic)
+        works = [one for one in app.ops.instances() if one.works]
+        if works and not any(one.handles(topic) for one in works):
+            note(f"no live instance has a handler for topic {topic}")
     if not call.as_json:
         print_changes(done.changes)
     rerun = app.ops.rerun(number, **order, dry_run=True) if again and done else None
@@ -199,10 +201,3 @@ def _instant(text: str) -> datetime | None:
         return None
     found = duration_or_instant("--available-at", text, also="; or now")
     return found if isinstance(found, datetime) else datetime.now(UTC) + timedelta(seconds=found)
-
-
-def _warn_of(app: App, topic: str) -> None:
-    """Say so if nobody who works now has a handler for the new topic."""
-    works = [one for one in app.ops.instances() if one.works]
-    if works and not any(one.handles(topic) for one in works):
-        note(f"no live instance has a handler for topic {topic}")

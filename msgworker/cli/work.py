@@ -273,20 +273,14 @@ def _same(conf: Configuration, name: str, value: Any) -> bool:
 # ---------------------------------------------------------------- one process
 
 
-def keep_imports() -> None:
-    """Exempt the imported modules from garbage collection, which would traverse them in every full
-    run; no effect if the program has called `gc.freeze` itself. For processes that only work."""
-    if gc.get_freeze_count() == 0:
-        gc.freeze()
-
-
 @contextmanager
 def _watched(
     worker: Worker, quiet: bool, parent: Parent | None, metrics: Source | None = None
 ) -> Iterator[None]:
     """Report progress while the block runs: on stderr, or to the parent process, which gets
     `metrics` too. Signals and the parent stop the worker."""
-    keep_imports()
+    if gc.get_freeze_count() == 0:  # else the program has done so
+        gc.freeze()  # or each full collection would go over all imported modules
     over = threading.Event()
     progress = StatusLine(quiet=quiet)
     worker.stop_requests = asked = StopRequest() if parent is None else parent.asked

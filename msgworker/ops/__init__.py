@@ -27,35 +27,23 @@ if typing.TYPE_CHECKING:
     from msgworker.store.tries import Try
 
 _HOMES = {
-    "AuditEntry": "store.audit",
-    "Count": "queries.counts",
-    "Edited": "store.audit",
-    "Explanation": "queries.explain",
-    "Failures": "queries.failures",
-    "Finding": "doctor",
-    "Found": "store.bounded",
-    "History": "queries.counts",
-    "Hold": "queries.jobs",
-    "InstanceInfo": "queries.instances",
-    "ItemInfo": "store.items",
-    "JobInfo": "queries.jobs",
-    "JobState": "queries.jobs",
-    "LaneInfo": "queries.lanes",
-    "LanePlace": "queries.lanes",
-    "MessageInfo": "queries.messages",
-    "Operation": "store.audit",
-    "Overview": "queries.counts",
-    "Pause": "store.controls",
-    "PausedJob": "store.controls",
-    "Repaired": "ops.results",
-    "ScheduleInfo": "ops.records",
-    "Sent": "ops.results",
-    "Sizes": "queries.counts",
-    "Timings": "queries.counts",
-    "TopicLimit": "queries.instances",
-    "Try": "store.tries",
+    "doctor": "Finding",
+    "ops.records": "ScheduleInfo",
+    "ops.results": "Repaired Sent",
+    "queries.counts": "Count History Overview Sizes Timings",
+    "queries.explain": "Explanation",
+    "queries.failures": "Failures",
+    "queries.instances": "InstanceInfo TopicLimit",
+    "queries.jobs": "Hold JobInfo JobState",
+    "queries.lanes": "LaneInfo LanePlace",
+    "queries.messages": "MessageInfo",
+    "store.audit": "AuditEntry Edited Operation",
+    "store.bounded": "Found",
+    "store.controls": "Pause PausedJob",
+    "store.items": "ItemInfo",
+    "store.tries": "Try",
 }
-"""The modules of what is returned, which are imported when a name is asked for."""
+"""The modules of what is returned, each with its names: imported when one of them is asked for."""
 
 
 class Ops(Jobs, Edits, Upkeep, Scheduling, Locking):
@@ -63,8 +51,8 @@ class Ops(Jobs, Edits, Upkeep, Scheduling, Locking):
 
 
 def __getattr__(name: str) -> typing.Any:
-    if name not in _HOMES:
+    home = next((home for home, names in _HOMES.items() if name in names.split()), None)
+    if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(f"msgworker.{_HOMES[name]}"), name)
-    globals()[name] = found
+    found = globals()[name] = getattr(importlib.import_module(f"msgworker.{home}"), name)
     return found

@@ -243,7 +243,7 @@ class Repairs(Writing):
             wanted=None if wanted is None else self._with_object(wanted),
         )
         rate = rate_of(asked.rate)
-        if asked.counts_first:
+        if asked.dry_run or (asked.expected_count is not None and interrupted is None):
             timed = replace(selection, clock=self._clock)
             if asked.with_successors:
                 would = _would_with_successors(timed, also_done=asked.also_done)

@@ -113,11 +113,6 @@ class Options:
             words = (State.DEAD,)
         return filter_of(words, **given, given_up=action.chooses_given_up)
 
-    @property
-    def counts_first(self) -> bool:
-        """Whether to count before; not when an operation is continued."""
-        return self.dry_run or (self.expected_count is not None and self.operation is None)
-
     def is_enough(self, counted: DryRun) -> bool:
         """Whether to stop here: at the limit of a dry run, or if it are more than expected."""
         if self.dry_run:

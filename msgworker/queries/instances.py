@@ -21,7 +21,7 @@ from msgworker.queries.messages import MessageInfo
 from msgworker.store import lease, limits
 from msgworker.store.limits import Free
 from msgworker.store.recover import FOREIGN
-from msgworker.store.rows import of_running, running_ids
+from msgworker.store.rows import among_ids, of_running, running_ids
 from msgworker.table.build import LIMIT
 from msgworker.table.tables import Tables
 
@@ -267,10 +267,9 @@ def stands_of(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, Stan
     columns.append(nothing if c.shard is None else t.slice_value(c, "shard"))
     columns += [nothing if one is None else one for one in (c.instance_type, c.job_id)]
     query, found = sa.select(*columns).where(t.among(c.msg_id)), {}
-    for portion in t.portions(ids):
-        for i, due, shard, flag, job in conn.execute(query, {"mw_ids": portion}):
-            kind = None if flag is None else str(flag)
-            found[int(i)] = Stand(due != 0, whole_number(shard), kind, whole_number(job))
+    for i, due, shard, flag, job in among_ids(conn, t, query, ids):
+        kind = None if flag is None else str(flag)
+        found[int(i)] = Stand(due != 0, whole_number(shard), kind, whole_number(job))
     return found
 
 

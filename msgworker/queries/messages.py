@@ -25,7 +25,7 @@ from msgworker.store import bounded, tries
 from msgworker.store.bounded import Filter, Found
 from msgworker.store.controls import Request
 from msgworker.store.items import Items
-from msgworker.store.rows import from_indexes
+from msgworker.store.rows import among_ids, from_indexes
 from msgworker.store.tries import Kind, Try
 from msgworker.table.build import AUDIT, OPERATION
 from msgworker.table.columns import INSTANTS, MAX_HEADERS, NUMBERS, ROLES, Cols
@@ -287,9 +287,8 @@ def _acts(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, list[ByO
         return query.where(t.among(a.c.msg_id), *of_ours).order_by(a.c.changed_at, a.c.op_id)
 
     with ignoring(Trouble.REFUSED):
-        for portion in t.portions(ids):
-            for msg_id, *act in conn.execute(t.built("acts_of", build), {"mw_ids": portion}):
-                found[msg_id].append(ByOperator(*act))
+        for msg_id, *act in among_ids(conn, t, t.built("acts_of", build), ids):
+            found[msg_id].append(ByOperator(*act))
     return found
 
 
@@ -362,9 +361,6 @@ def show(conn: Connection, t: Tables, msg_id: int) -> MessageInfo | None:
 def by_ids(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, MessageInfo]:
     """These messages, without their payloads."""
     c = t.cols()
-    found: dict[int, MessageInfo] = {}
     query = sa.select(*columns_of(c, payload=False)).where(t.among(c.msg_id))
-    for portion in t.portions(ids):
-        infos = (info_of(t, row) for row in conn.execute(query, {"mw_ids": portion}))
-        found |= {info.msg_id: info for info in infos}
-    return found
+    infos = (info_of(t, row) for row in among_ids(conn, t, query, ids))
+    return {info.msg_id: info for info in infos}

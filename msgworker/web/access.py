@@ -382,11 +382,6 @@ class Viewer:
     role: Role
     by: str = "callable"
 
-    @property
-    def sent_on_purpose(self) -> bool:
-        """Whether no browser sends the proof by itself, for a form of another site too."""
-        return self.by == "token"
-
 
 Proving = Callable[[Entry], str]
 """What a session with the token of an entry has, see `Sessions.proof_of`."""

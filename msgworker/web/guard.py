@@ -263,11 +263,11 @@ class Gate(Guard):
         scope["state"]["session"] = session = session or sessions.begin()
 
         async def sent(message: Message) -> None:
-            wanted = scope["state"].get("session")
-            changed = wanted is not session
-            is_page = begins and is_html(message)
-            if message["type"] == "http.response.start" and (changed or is_page):
-                _set_session(scope, message, sessions, wanted)
+            if message["type"] == "http.response.start":
+                wanted, kind = scope["state"].get("session"), Headers(scope=message)
+                is_page = kind.get("content-type", "").startswith("text/html")
+                if wanted is not session or (begins and is_page):
+                    _set_session(scope, message, sessions, wanted)
             await send(message)
 
         await self._inner(scope, receive, sent)
@@ -294,12 +294,6 @@ def _set_session(
     MutableHeaders(scope=message).append("set-cookie", made.headers["set-cookie"])
 
 
-def is_html(message: Message) -> bool:
-    if message["type"] != "http.response.start":
-        return False
-    return Headers(scope=message).get("content-type", "").startswith("text/html")
-
-
 class SameOrigin(Guard):
     """A write is a POST (the API also has others) from a page of ours: the browser says that it
     comes from here, and the form carries the token of the session.
@@ -317,7 +311,7 @@ class SameOrigin(Guard):
 
     def _fault(self, request: Request) -> str | None:
         viewer: Viewer | None = request.state.viewer
-        if viewer is not None and viewer.sent_on_purpose:
+        if viewer is not None and viewer.by == "token":  # which no browser sends by itself
             return None
         if route_of(request.scope).startswith("/api/") and not is_of_a_browser(request):
             vouched = viewer is not None and viewer.by in ("proxy", "callable")

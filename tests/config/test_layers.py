@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -254,7 +255,9 @@ def test_defaults_are_those_of_the_library() -> None:
         if setting.group == "app":
             assert getattr(app, name) == setting.default, name
     assert table.name == SETTINGS["table"].default
-    assert {name for name, s in SETTINGS.items() if s.group == "app"} == set(Settings.names())
+    assert {name for name, s in SETTINGS.items() if s.group == "app"} == {
+        one.name for one in fields(Settings)
+    }
 
 
 def test_nearest_tells_all_where_none_is_near() -> None:

@@ -25,7 +25,7 @@ from msgworker.config import as_id
 from msgworker.message import State
 from msgworker.ops import Ops
 from msgworker.ops.results import Progress, Repaired
-from msgworker.payload import decode, decode_exactly, shown
+from msgworker.payload import decode, decode_exactly, is_text, shown
 from msgworker.store.audit import Operation
 from msgworker.store.bounded import LEAST, MOST, Found, cursor_place, cursor_text
 from msgworker.web.access import Role, client_of
@@ -106,10 +106,8 @@ def _instant(value: Any) -> Any:
 
 
 def _storable(value: str) -> str:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise ValueError("holds half of a surrogate pair") from None
+    if not is_text(value):
+        raise ValueError("holds half of a surrogate pair")
     return value
 
 

@@ -98,12 +98,11 @@ def split(held: Iterable[Lease]) -> tuple[list[PartitionGroup], list[Lease]]:
 
 def scoped_instances(found: Iterable[InstanceInfo]) -> list[tuple[str, str]]:
     """Instances that look at a part of the table, and at which."""
-    rows = []
-    for one in found:
-        if one.instance_id is not None and one.scope:
-            text = ", ".join(f"{name} {value}" for name, value in sorted(one.scope.items()))
-            rows.append((one.instance_id, text))
-    return rows
+    return [
+        (one.instance_id, ", ".join(f"{name} {value}" for name, value in sorted(one.scope.items())))
+        for one in found
+        if one.instance_id is not None and one.scope
+    ]
 
 
 def kept(title: str, act: str, found: list[Lease] | Refused) -> dict[str, Any]:

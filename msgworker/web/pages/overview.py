@@ -16,7 +16,6 @@ from msgworker.counted import plural, that_hold_up
 from msgworker.message import State, topic_of
 from msgworker.queries.counts import WINDOWS, HistoryPoint, Overview, TopicInfo, TopicTimes, Window
 from msgworker.store.bounded import Capped
-from msgworker.store.controls import PausedJob
 from msgworker.table.columns import MAX_TOPIC
 from msgworker.web import charts, shown
 from msgworker.web.pages.messages import LANES, shown_lane
@@ -187,7 +186,9 @@ def trouble_lines(
     if database:
         trouble.append(Line("database", "dead", database, "system"))
     trouble += [*_dead(found), *_instances(found), *_topics(found.topics, times)]
-    trouble += _jobs(found.paused_jobs)
+    if found.paused_jobs:
+        names = _few([f"{one.job_id} {shown.cut(one.name, 40)}" for one in found.paused_jobs])
+        trouble.append(Line("paused", "failed", f"job {names}", "jobs"))
     return trouble
 
 
@@ -233,12 +234,6 @@ def _topics(topics: Sequence[TopicInfo], times: Mapping[str, TopicTimes]) -> Ite
         yield Line("paused", "failed", _named(paused), "topic", path={"topic": paused[0].topic})
     elif paused:
         yield Line("paused", "failed", _named(paused), "topics")
-
-
-def _jobs(paused: Sequence[PausedJob]) -> Iterator[Line]:
-    if paused:
-        names = _few([f"{one.job_id} {shown.cut(one.name, 40)}" for one in paused])
-        yield Line("paused", "failed", f"job {names}", "jobs")
 
 
 def waits(one: TopicInfo) -> bool:
@@ -336,7 +331,9 @@ async def topic(site: Site, request: Request) -> dict[str, Any]:
     info = next((one for one in overview.topics if one.topic == name), None)
     unseen = info is None
     if info is None:
-        info = await _unseen(site, name, any(map(_worked, history.points)))
+        points = history.points
+        worked = any(one.done or one.retried or one.dead or one.postponed for one in points)
+        info = await _unseen(site, name, worked)
     times = next((one for one in timings.topics if one.topic == name), TopicTimes(name))
     held = [shown_lane(one) for one in lanes if topic_of(one.head.topic) == name]
     held = [one for one in held if one["info"].behind or one["kind"] in ("dead", "failed")]
@@ -359,10 +356,6 @@ async def topic(site: Site, request: Request) -> dict[str, Any]:
         "handler": site.app._registry.get(name),
         "backoff": site.app.settings.backoff_seconds,
     }
-
-
-def _worked(one: HistoryPoint) -> bool:
-    return bool(one.done or one.retried or one.dead or one.postponed)
 
 
 async def _unseen(site: Site, name: str, worked: bool) -> TopicInfo:
