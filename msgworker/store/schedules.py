@@ -191,24 +191,29 @@ def _fired(
             raise
     if of.overlap != "replace":
         return so_far._replace(skipped=(*so_far.skipped, tick), before=before)
-    replace(conn, t, of, row, before)
+    if not replace(conn, t, of, row, before)[1]:
+        return so_far._replace(sent=sent)
     return so_far._replace(sent=sent, before=before, replaced=so_far.replaced + 1)
 
 
-def replace(conn: Connection, t: Tables, of: Stored, row: dict[str, Any], before: Any) -> Any:
+def replace(
+    conn: Connection, t: Tables, of: Stored, row: dict[str, Any], before: Any
+) -> tuple[Any, bool]:
     """Let the message of a tick take the place of the one before it: that one, if it has not begun,
     is the message of the new tick; else, and where the schedule has another topic or object since,
-    it is cancelled. Returns the id of the message. In the caller's transaction."""
+    it is cancelled. Returns the id of the message, and False if the one before has ended meanwhile,
+    or runs on, without an owner. In the caller's transaction."""
     key = row["b_unique_key"]
     found = send.holder(conn, t, key)
     if found is not None and send.other_than(t, found, row):
         send.give_up(conn, t, found, key)
     msg_id = send.send(conn, t, row, on_duplicate="replace")
-    if msg_id == before or not lock(conn, t, [before], words=OPEN):  # it has ended meanwhile
-        return msg_id
+    if msg_id == before:
+        return msg_id, True
+    if not lock(conn, t, [before], words=OPEN):  # it has ended meanwhile
+        return msg_id, False
     actor, why = f"schedule {of.name}"[:MAX_ACTOR], "replaced by its next tick"
-    cancel_or_request(conn, t, [before], actor=actor, reason=why)
-    return msg_id
+    return msg_id, bool(cancel_or_request(conn, t, [before], actor=actor, reason=why))
 
 
 def send_now(conn: Connection, t: Tables, of: Stored, row: dict[str, Any]) -> Any:
@@ -222,7 +227,7 @@ def send_now(conn: Connection, t: Tables, of: Stored, row: dict[str, Any]) -> An
         if found.msg_id is None:
             raise
         if of.overlap == "replace":
-            return replace(conn, t, of, row, found.msg_id)
+            return replace(conn, t, of, row, found.msg_id)[0]
         text = f'schedule {of.name} has overlap="{of.overlap}": wait for that message, or cancel it'
         raise DuplicateMessage(found.msg_id, of.key, text) from None
 

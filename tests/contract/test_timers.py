@@ -740,6 +740,25 @@ def test_a_message_that_has_begun_is_cancelled_for_the_next_tick(app, make_app):
 
 
 @pytest.mark.requires("unique_keys")
+def test_a_message_that_cannot_be_cancelled_runs_on_and_counts_as_replaced_by_no_tick(
+    app, make_app
+):
+    role, told = overlapping(app, make_app, "replace")
+    put_back(app, "t", 50)
+    role.run_once()
+    edit(app, *ids_of(app), status=1, claimed_by=None)  # as by a foreign consumer
+    tick = put_back(app, "t", 40)
+    role.run_once()
+    assert Table(app).statuses == [1, 0]
+    assert (rows(app)["t"].replaced, rows(app)["t"].last_at) == (0, tick)
+    assert [type(one) for one in told] == [ScheduleFired, ScheduleFired]
+    put_back(app, "t", 5)
+    role.run_once()
+    assert (len(ids_of(app)), rows(app)["t"].replaced) == (2, 1)
+    role.ended()
+
+
+@pytest.mark.requires("unique_keys")
 @pytest.mark.parametrize("runs", [False, True])
 @pytest.mark.parametrize("new", [{"topic": "u"}, {"topic": "t", "object_id": "another"}])
 def test_a_message_of_another_topic_or_object_is_replaced_by_a_new_one(app, make_app, new, runs):
