@@ -781,6 +781,8 @@ class Database:
 
     other_schemas: str = ""
     """The other schemas than :own in which this login sees a table or view of this :name."""
+    found_schema: str = ""
+    """The schema in which a :table without one is found, where that need not be the default one."""
     name_holder: str = ""
     """What has the :name that an index of the :table is to have, in words, where names of indexes
     are those of a schema."""

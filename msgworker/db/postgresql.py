@@ -397,6 +397,10 @@ class PostgreSQL(Database):
         " WHERE lower(table_name) = lower(:name)"
         " AND table_schema <> coalesce(:own, current_schema())"
     )
+    found_schema = (
+        "SELECT nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE c.oid = to_regclass(:table)"
+    )
     name_holder = (
         "SELECT CASE relkind WHEN 'S' THEN 'a sequence' WHEN 'v' THEN 'a view'"
         " WHEN 'm' THEN 'a materialized view' WHEN 'c' THEN 'a type' ELSE coalesce("

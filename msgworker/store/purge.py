@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import product
@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
-from msgworker.db.catalogue import column_types, policies_of
+from msgworker.db.catalogue import asked, column_types, policies_of
 from msgworker.db.clock import UtcDateTime, utc_of
+from msgworker.db.database import of
 from msgworker.db.types import NamedType, bytewise, of_any_type
 from msgworker.errors import ConfigError, SchemaError
 from msgworker.message import Status
@@ -162,12 +163,12 @@ class Archive(NamedTuple):
     unlike: dict[str, str]
 
 
-def archive_name(t: Tables, name: str, default: str | None = None) -> MessageTable:
-    """The name of an archive table, checked; raises ConfigError. default: the schema of a table
-    without one, if known."""
+def archive_name(t: Tables, name: str, ours: Collection[str | None] = ()) -> MessageTable:
+    """The name of an archive table, checked; raises ConfigError. ours: the schemas of the message
+    table, if known."""
     spec = MessageTable(name)
-    ours = t.spec.bare_name.lower(), t.spec.schema or default
-    if (spec.bare_name.lower(), spec.schema or t.spec.schema or default) == ours:
+    own = spec.schema is None or spec.schema in (t.spec.schema, *ours)
+    if own and spec.bare_name.lower() == t.spec.bare_name.lower():
         raise ConfigError(f"the archive table cannot be the message table {t.spec.name} itself")
     if len(spec.bare_name.encode()) > t.database.max_name:
         raise ConfigError(
@@ -180,7 +181,7 @@ def archive_name(t: Tables, name: str, default: str | None = None) -> MessageTab
 def open_archive(conn: Connection, t: Tables, name: str) -> Archive:
     """The archive table, for every column of the message table; made if it is not there. Raises
     SchemaError for a type that no DDL of ours can name."""
-    spec = archive_name(t, name, sa.inspect(conn).default_schema_name)
+    spec = archive_name(t, name, _schemas_of(conn, t.message))
     schema = spec.schema or t.spec.schema
     live = _read(conn, t.message.name, t.message.schema)
     kinds = column_types(conn, live)
@@ -201,6 +202,16 @@ def open_archive(conn: Connection, t: Tables, name: str) -> Archive:
     }
     unlike = {name: f"{its}, not {own}" for name, (its, own) in types.items() if its != own}
     return Archive(found, wanted, names, lacking, unlike)
+
+
+def _schemas_of(conn: Connection, table: sa.Table) -> set[str | None]:
+    """Those under which a table is found: its own, else the default one and, on PostgreSQL, the one
+    in which the search_path finds it."""
+    if table.schema is not None:
+        return {table.schema}
+    query = of(conn).found_schema
+    found = asked(conn, query, table).scalar() if query else None
+    return {None, sa.inspect(conn).default_schema_name, found}
 
 
 def _read(conn: Connection, name: str, schema: str | None) -> sa.Table:

@@ -77,6 +77,22 @@ def test_the_message_table_is_no_archive_of_itself_under_its_schema_either(app, 
     assert not [one for one in app.ops.audit() if one.finished_at is None]
 
 
+def test_the_message_table_is_no_archive_of_itself_wherever_the_search_path_finds_it(postgresql):
+    app = App(postgresql.url)
+    app.create_schema()
+    put(app, ("a", DONE), finished_at=OLD)
+    run(postgresql, "CREATE SCHEMA own", "CREATE SCHEMA other")
+    url = sa.make_url(postgresql.url).update_query_dict({"options": "-csearch_path=own,public"})
+    there = App(url)
+    for name in ("public", "own"):
+        with pytest.raises(ConfigError, match="cannot be the message table"):
+            there.ops.purge("30d", archive_to=f"{name}.{app.table.name}")
+    assert Table(app).statuses == [2]
+    assert there.ops.purge("30d", archive_to=f"other.{app.table.name}") == 1
+    for one in (app, there):
+        one.engine.dispose()
+
+
 def test_purge_refuses_an_archive_that_lacks_columns(app, table):
     put(app, ("a", DONE), finished_at=OLD)
     with app.engine.begin() as conn:
