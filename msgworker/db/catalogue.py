@@ -86,10 +86,11 @@ def asked(conn: sa.Connection, text: str, table: sa.Table, **more: Any) -> sa.Cu
     return conn.execute(query, {key: known[key] for key in query._bindparams})
 
 
-def name_holder(conn: sa.Connection, table: sa.Table, index: str) -> str:
-    """What else has the name of an index that this table is to have; "" if nothing."""
+def name_holder(conn: sa.Connection, table: sa.Table, name: str) -> str:
+    """What else has the name of this table, which is missing, or of an index that it is to have; ""
+    if nothing."""
     query = of(conn).name_holder
-    return str(asked(conn, query, table, name=index).scalar() or "") if query else ""
+    return str(asked(conn, query, table, name=name).scalar() or "") if query else ""
 
 
 def row_estimate(conn: sa.Connection, table: sa.Table) -> int | None:

@@ -784,8 +784,8 @@ class Database:
     found_schema: str = ""
     """The schema in which a :table without one is found, where that need not be the default one."""
     name_holder: str = ""
-    """What has the :name that an index of the :table is to have, in words, where names of indexes
-    are those of a schema."""
+    """What has the :name that the :table, or an index of it, is to have, in words, where names of
+    indexes are those of a schema."""
     row_estimate: str = ""
     """How many rows a table has by the statistics; without it ids are taken to be consecutive."""
     table_size: str = ""

@@ -402,11 +402,15 @@ class PostgreSQL(Database):
         " WHERE c.oid = to_regclass(:table)"
     )
     name_holder = (
-        "SELECT CASE relkind WHEN 'S' THEN 'a sequence' WHEN 'v' THEN 'a view'"
+        "SELECT coalesce((SELECT CASE relkind WHEN 'S' THEN 'a sequence' WHEN 'v' THEN 'a view'"
         " WHEN 'm' THEN 'a materialized view' WHEN 'c' THEN 'a type' ELSE coalesce("
         "(SELECT 'an index of table ' || indrelid::regclass FROM pg_index WHERE indexrelid = c.oid)"
-        ", 'a table') END FROM pg_class c WHERE relname = :name AND relnamespace ="
-        " (SELECT relnamespace FROM pg_class WHERE oid = to_regclass(:table))"
+        ", 'a table') END FROM pg_class c WHERE relname = :name AND relnamespace = n.oid),"
+        " (SELECT 'a type' FROM pg_type WHERE typname = :name AND typnamespace = n.oid"
+        " AND to_regclass(:table) IS NULL)) FROM pg_namespace n WHERE n.oid = coalesce("
+        "(SELECT relnamespace FROM pg_class WHERE oid = to_regclass(:table) AND relkind <> 'S'"
+        " AND relkind <> 'i'),"
+        " (SELECT oid FROM pg_namespace WHERE nspname = coalesce(:schema, current_schema())))"
     )
     column_types = (
         "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute"

@@ -167,7 +167,7 @@ class SQLite(database.Database):
 
     name_holder = (
         "SELECT CASE type WHEN 'index' THEN 'an index of table ' || tbl_name ELSE 'a ' || type END"
-        " FROM sqlite_master WHERE lower(name) = lower(:name)"
+        " FROM sqlite_master WHERE lower(name) = lower(:name) AND type <> 'trigger'"
     )
     file_size = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
 

@@ -282,6 +282,10 @@ def tables(p: Subject) -> Iterator[Finding]:
         text += f"; near names: {', '.join(near)}" if near else ""
         other = describe.elsewhere(p.conn, p.spec)
         text += f"; {other}" if other else ""
+        all_of_ours = (p.ideal.message, *own_tables(p.ideal))
+        if held := "".join(_held(p, one) for one in all_of_ours):
+            yield needed("tables", text + held)
+            return
         theirs = other and not p.spec.is_default  # that one has the messages
         fix = [] if theirs else p.create(p.ideal.message)
         beside = own_tables(p.ideal)
@@ -300,7 +304,9 @@ def tables(p: Subject) -> Iterator[Finding]:
         make, cost = (advised, f": {own.without}") if own.without else (needed, "")
         lacks = p.lacks(table)
         if lacks.exists is False and own.need is not Need.OPTIONAL:
-            yield make("tables", f"table {table.name} is missing{cost}", *p.create(table))
+            held = _held(p, table)
+            text = f"table {table.name} is missing{cost}{held}"
+            yield make("tables", text, *([] if held else p.create(table)))
         if lacks.required:
             lacking = ", ".join(column.name for column in lacks.required)
             text = f"table {table.name} has no column {lacking}{cost}"
@@ -311,6 +317,12 @@ def tables(p: Subject) -> Iterator[Finding]:
         for column, text in lacks.odd:
             change = p.database.alter_type(p.at(table, column.name), column)
             yield make("types", text, *change)
+
+
+def _held(p: Subject, table: sa.Table) -> str:
+    """What has the name of a missing table; "" if nothing."""
+    holder = "" if p.is_there(table) else name_holder(p.conn, table, table.name)
+    return f". {table.name} is the name of {holder}: rename that" if holder else ""
 
 
 def storage(p: Subject) -> Iterator[Finding]:

@@ -426,7 +426,7 @@ def _refused(
         why = _two_running(printing(engine.dialect), t, why)
     if kind is Trouble.RACE and step.lacking == (f"message:{UNIQUE}",):
         why += "; several messages hold one unique key: `msgworker doctor` names them"
-    if kind is Trouble.OTHER and step.kind == "index":
+    if kind is Trouble.OTHER and step.kind in ("table", "index"):
         table = next(one for one in (t.message, *own_tables(t)) if one.name == step.table)
         with _looking(engine, conn) as looking:
             holder = name_holder(looking, table, *step.names)

@@ -405,6 +405,35 @@ def test_who_has_the_name_of_an_index_is_told(request, on, what):
     assert needed(app) == []
 
 
+HELD = {
+    "an index of table beside": "INDEX {0} ON beside (x)",
+    "a sequence": "SEQUENCE {0}",
+    "a type": "TYPE {0} AS ENUM ('x')",
+}
+
+
+@pytest.mark.parametrize("name", ["msgworker_message", "msgworker_pause"])
+@pytest.mark.parametrize("what", HELD)
+@pytest.mark.parametrize("on", ["postgresql", "sqlite"])
+def test_who_has_the_name_of_a_table_is_told(request, on, what, name):
+    if on == "sqlite" and what != "an index of table beside":
+        pytest.skip("it has no others")
+    server = request.getfixturevalue(on)
+    made = HELD[what].format(name)
+    run(server, "CREATE TABLE beside (x INTEGER)", f"CREATE {made}")
+    app = App(server.url)
+    says = f"{name} is the name of {what}: rename that"
+    for _ in range(2):  # first of all tables, then of the one that is missing
+        found = [one for one in app.ops.doctor() if says in one.text]
+        assert [(one.check, one.fix) for one in found] == [("tables", ())]
+        with pytest.raises(SchemaError, match=f"It is the name of {what}: rename that"):
+            app.create_schema()
+    run(server, f"DROP {made.split()[0]} {name}")
+    app.create_schema()
+    assert needed(app) == []
+    app.engine.dispose()
+
+
 @pytest.mark.parametrize("on", ["postgresql", "mariadb", "sqlite"])
 def test_an_index_of_theirs_with_a_name_of_ours_stays(request, on):
     database = request.getfixturevalue(on)
