@@ -280,7 +280,7 @@ def instances(call: Call) -> None:
     nothing = "no instance lives, and nothing is running"
     print_list(found, INSTANCE_COLUMNS, as_json=call.as_json, nothing=nothing, below="name")
     dead = sum(one.running for one in found if one.life not in (Life.LIVE, Life.FOREIGN))
-    works = any(one.life is Life.LIVE and not one.stopped for one in found)
+    works = any(one.works for one in found)
     if dead and not works and not call.as_json:
         note(f"{plural(dead, 'message')} of dead instances: recovered when an instance starts")
 

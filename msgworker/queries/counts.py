@@ -332,7 +332,7 @@ def _facts_of(rows: Sequence[Count], of_all: Sequence[Count] = ()) -> dict[str, 
 
 def overview(conn: Connection, t: Tables) -> Overview:
     """The present state of the table and of its instances."""
-    who = instances(conn, t)
+    who = [one for one in instances(conn, t) if one.other_table is None or one.running]
     rows = counts(conn, t, most=MOST)
     of_topic: defaultdict[str, list[Count]] = defaultdict(list)
     for one in rows:

@@ -17,7 +17,7 @@ from msgworker.instance.liveness.housekeeper import HistoryWriter, Housekeeper
 from msgworker.instance.liveness.lease import OwnLease
 from msgworker.instance.liveness.requests import OperatorRequests
 from msgworker.store import lease, recover
-from tests.support.leases import dead_holds, leases, renewed
+from tests.support.leases import dead_holds, leases, registered, renewed
 from tests.support.refusing import refuse
 from tests.support.rounds import beat, by_hand, declared_dead, doubted, fetch, recover_what_is_stale
 from tests.support.rows import Table, send
@@ -288,6 +288,29 @@ def test_each_death_is_told_also_of_an_instance_with_empty_hands(one, app, table
         "instance idle-1 is dead; it had no message",
         "recovered 1 message of dead instance busy-1",
     ]
+
+
+def test_the_dead_of_another_table_are_left_to_the_instances_of_that_table(
+    one, app, make_app, table, caplog
+):
+    """Their leases were dropped with "it had no message", before anyone could give back theirs."""
+    other = make_app(table=MessageTable("another"))
+    other.create_schema()
+    c = app.tables.lease.c
+    for name, hours in (("theirs", 0.5), ("has-ours", 0.5), ("long-dead", 2)):
+        registered(other, name)
+        past = datetime.now(UTC) - timedelta(hours=hours)
+        with app.engine.begin() as conn:
+            lapsed = sa.update(app.tables.lease).values(renewed_at=past, expires_at=past)
+            conn.execute(lapsed.where(c.name == name))
+    send(app, "a")
+    table.edit(status=1, claimed_by="has-ours")
+    assert beat(one) == 1
+    assert set(leases(app)) == {"theirs", one.shared.identity.id}
+    told = [r.getMessage() for r in caplog.records if "theirs" in r.getMessage()]
+    assert told == []
+    overview = app.ops.overview()
+    assert (overview.live, overview.dead, other.ops.overview().dead) == (1, 0, 1)
 
 
 def test_an_outage_longer_than_the_lease_costs_what_others_have_taken_over(one, app, table):

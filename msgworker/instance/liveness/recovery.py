@@ -55,6 +55,8 @@ MOST_FOREIGN = 10_000
 FORBEAR_LEASES = 2.0
 """An instance that was late with its own renewal takes over only those that have not renewed theirs
 for this many leases: what delayed it may have delayed them."""
+OTHERS_SECONDS = 3600.0
+"""The lease of an instance of another table is left to those of that table for so long."""
 
 
 def runs_here(dead: lease.Lease) -> bool:
@@ -172,10 +174,13 @@ class Recovery:
         identity, tenure = self._shared.identity, self._shared.identity.tenure
         me, late = tenure.id, tenure.late or (tenure.registered and not identity.trusted())
         forbear = FORBEAR_LEASES * self._setup.settings.lease_seconds if late else 0.0
+        ours = (None, self._setup.tables.label)
         for seen in random.sample(leases, len(leases)):
             if seen.name == me:
                 continue
-            if not seen.live and (seen.silent is None or seen.silent >= forbear):
+            others = not seen.live and seen.served.table not in ours and seen.name not in holders
+            patience = max(forbear, OTHERS_SECONDS) if others else forbear
+            if not seen.live and (seen.silent is None or seen.silent >= patience):
                 yield partial(self._take_over, seen)
             elif seen.taken_by == me:  # it had more rows than we could give back in one round
                 yield partial(self._recover_all, seen)
