@@ -173,12 +173,14 @@ class Workers(Working):
         error of one worker is raised after the others have been stopped in order.
         """
         until = None if time_limit is None else time.monotonic() + time_limit
+        asked = StopRequest()
 
         def work(part: _Part) -> None:
             _run(part, grace, until)
-            self._asked.stop()  # a handler may have ended it, by KeyboardInterrupt
+            asked.stop()  # a handler may have ended it, by KeyboardInterrupt
 
-        self._go(self._workers, work, signals=signals)
+        with Signals(asked) if signals else nullcontext():
+            self._go(self._workers, work, asked)
 
     def drain(
         self,
@@ -198,6 +200,7 @@ class Workers(Working):
         """
         until = None if time_limit is None else time.monotonic() + time_limit
         by: dict[str, Report] = {}
+        asked = StopRequest()
 
         def work(part: _Part) -> Report:
             begun = time.monotonic()
@@ -214,23 +217,24 @@ class Workers(Working):
                 return Report(database_lost=True, seconds=time.monotonic() - begun)
 
         workers = self._workers
-        while workers:
-            parts = self._go(workers, work, signals=signals)
-            found = {part.name: part.report or Report() for part in parts}
-            by |= {name: _with_before(one, by.get(name)) for name, one in found.items()}
-            did = any(one.done or one.failed or one.retried for one in found.values())
-            workers = self._due_again(by) if did and len(by) > 1 else {}
+        with Signals(asked) if signals else nullcontext():
+            while workers:
+                parts = self._go(workers, work, asked)
+                found = {part.name: part.report or Report() for part in parts}
+                by |= {name: _with_before(one, by.get(name)) for name, one in found.items()}
+                did = any(one.done or one.failed or one.retried for one in found.values())
+                workers = self._due_again(by, asked) if did and len(by) > 1 else {}
         return Reports(by)
 
-    def _due_again(self, by: Mapping[str, Report]) -> dict[str, Worker]:
+    def _due_again(self, by: Mapping[str, Report], asked: StopRequest) -> dict[str, Worker]:
         """Those that have drained their database, and have something due in it since."""
         found: dict[str, Worker] = {}
         for name, one in by.items():
             over = one.stopped or one.database_lost or one.undone or one.refused
             with suppress(DatabaseUnavailable):
-                if not (over or self._asked.in_order) and self._workers[name].left().due_heads:
+                if not (over or asked.in_order) and self._workers[name].left().due_heads:
                     found[name] = self._workers[name]
-        return found
+        return {} if asked.in_order else found
 
     # ------------------------------------------------------------ all at once
 
@@ -243,31 +247,28 @@ class Workers(Working):
         self,
         workers: Mapping[str, Worker],
         work: Callable[[_Part], Report | None],
-        *,
-        signals: bool,
+        asked: StopRequest,
     ) -> list[_Part]:
         """Let all of these work until each has ended; raise the error that ended one of them."""
         with self._lock:
             self._refuse_twice()
             parts = [_Part(name, worker, work) for name, worker in workers.items()]
-            self._parts, self._pid, asked = parts, os.getpid(), StopRequest()
-            self._asked = asked
+            self._parts, self._pid, self._asked = parts, os.getpid(), asked
         try:
-            with Signals(asked) if signals else nullcontext():
-                try:
-                    for part in parts:
-                        part.thread.start()
-                    asked.begun = True
-                    while any(part.thread.is_alive() for part in parts):
-                        self._pass_on(asked, parts)
-                finally:  # also where this thread is interrupted
-                    for part in parts:
-                        part.asked.stop()
-                    for part in parts:
-                        part.thread.join()
-                asked.begun = False
-                if asked.at_once is not None:
-                    end_by(asked.at_once)
+            try:
+                for part in parts:
+                    part.thread.start()
+                asked.begun = True
+                while any(part.thread.is_alive() for part in parts):
+                    self._pass_on(asked, parts)
+            finally:  # also where this thread is interrupted
+                for part in parts:
+                    part.asked.stop()
+                for part in parts:
+                    part.thread.join()
+            asked.begun = False
+            if asked.at_once is not None:
+                end_by(asked.at_once)
         finally:
             self._parts = []
         _raise_first(parts)

@@ -28,6 +28,7 @@ from msgworker import (
     workers,
 )
 from msgworker.coordination import DatabaseLocks, Partitions, Segments
+from msgworker.events import InstanceStarted
 from msgworker.instance import stop
 from tests.engines import plain_engine
 from tests.support.rows import Table
@@ -374,6 +375,24 @@ def test_a_drain_handles_what_is_sent_to_a_database_that_was_done(make):
     reports = together.drain(linger=0)
     assert {name: one.done for name, one in reports.by.items()} == {"a": 1, "b": 2}
     assert [Table(app).statuses for app in databases.apps.values()] == [[2], [2, 2]]
+
+
+def test_a_drain_that_is_stopped_between_two_looks_begins_none_again(make, monkeypatch):
+    databases, begun = make("a", "b"), []
+    databases.handler("t")(lambda msg: None)
+    for app in databases.apps.values():
+        app.on(InstanceStarted, begun.append)
+    send_all(databases)
+    together = databases.worker(threads=1)
+
+    def left():
+        together.stop()
+        return SimpleNamespace(due_heads=1)
+
+    for one in together._workers.values():
+        monkeypatch.setattr(one, "left", left)
+    assert together.drain(linger=0).total.done == 30
+    assert len(begun) == 2
 
 
 def test_a_database_that_is_away_at_the_start_is_taken_in_when_it_is_back(make, tmp_path, caplog):
