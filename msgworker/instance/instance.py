@@ -18,6 +18,7 @@ from functools import partial
 from typing import NamedTuple
 
 from msgworker import events
+from msgworker.counted import few
 from msgworker.db.connections import reaching, refusal
 from msgworker.db.database import Trouble
 from msgworker.db.errors import reason_of, trouble
@@ -31,7 +32,6 @@ from msgworker.instance.observers import EventLog, LogThrottle, Tally
 from msgworker.instance.role import Role
 from msgworker.instance.running.batch import BatchCaller
 from msgworker.instance.running.call import Caller
-from msgworker.instance.running.in_flight import Execution, Lane
 from msgworker.instance.running.on_loop import runs_here
 from msgworker.instance.running.outcome import Result
 from msgworker.instance.running.pool import HandlerThreads, LaneQueue
@@ -41,6 +41,7 @@ from msgworker.instance.state import InstanceView, ScopeMember, Setup, Shared
 from msgworker.instance.stop import GRACE, HELP_SECONDS, HURRY_SECONDS, StopOnce, StopRequest
 from msgworker.logs import Said
 from msgworker.message import Outcome
+from msgworker.store.rows import Row
 
 HOPELESS_FAILURES = 4
 GIVE_UP_SECONDS = 5.0
@@ -226,7 +227,7 @@ class Instance:
 
     def log_what_is_left(self) -> None:
         """Log what a stop that takes too long leaves to recovery."""
-        left = _ids(self.shared.in_flight.lanes) or "none"
+        left = _ids(lane.row for lane in list(self.shared.in_flight.lanes))
         text = "the stop takes too long, and the program ends (messages in flight: %s); "
         self.shared.log.warning(text + "recovery follows", left)
 
@@ -393,7 +394,8 @@ class Instance:
     def _leave(self, ended: bool) -> None:
         setup, shared = self.setup, self.shared
         if not ended:
-            left = _ids(shared.in_flight.running.values())
+            running = list(shared.in_flight.running.values())
+            left = _ids(row for one in running for row in one.rows())
             text = "stopped while handlers still run (messages %s); recovery follows"
             shared.log.warning(text, left)
             setup.events.emit(events.InstanceStopped(shared.identity.id, clean=False))
@@ -436,8 +438,8 @@ class Instance:
                 raise error
 
 
-def _ids(some: Iterable[Lane | Execution]) -> str:
-    return ", ".join(str(one.row.msg_id) for one in list(some)[:10])
+def _ids(rows: Iterable[Row]) -> str:
+    return few([row.msg_id for row in rows], 10) or "none"
 
 
 # --- A program that ends without a stop.

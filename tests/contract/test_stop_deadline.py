@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import subprocess
 import sys
 import threading
@@ -238,6 +239,28 @@ def test_after_a_stop_with_running_handlers_their_threads_and_connections_come_b
     go.set()
     until(lambda: threads_of_ours() == [], "threads")
     until(lambda: app.engine.pool.checkedout() == 0, "connections")
+
+
+def test_a_stop_names_all_messages_of_a_batch_that_it_leaves(app, table, caplog):
+    started, go, held = threading.Event(), threading.Event(), list[int]()
+
+    @app.handler("t", batch=3)
+    def handle(msgs: list[Message]) -> None:
+        if len(msgs) == 3:
+            held.extend(msg.msg_id for msg in msgs)
+            started.set()
+            go.wait(60)
+
+    send(app, *map(str, range(50)))
+    worker = app.worker(threads=1)
+    worker.start()
+    assert started.wait(60)
+    assert worker.stop(grace=0.1) is False
+    assert table.statuses.count(1) == 3
+    (named,) = re.findall(r"handlers still run \(messages (.*)\); recovery follows", caplog.text)
+    assert named == ", ".join(map(str, held))
+    go.set()
+    until(lambda: threads_of_ours() == [], "threads")
 
 
 def test_what_finishes_in_a_stop_is_written_while_others_use_their_grace_time(app, table):

@@ -72,6 +72,18 @@ def test_a_handler_over_its_time_is_cancelled_and_told_of_once(
     assert watched.left == []
 
 
+def test_of_a_group_the_message_that_runs_is_named(watched, caplog) -> None:
+    running = watched.runs(149.0, fatal=True)
+    running.beside = [(running.row._replace(msg_id=9, object_id="p"), None)]
+    running.called = 9
+    watched.clock.now = 150.0
+    watched.watch.overtime()
+    (record,) = caplog.records
+    assert record.getMessage().startswith("message 9: ")
+    assert (record.msg_id, record.object_id) == (9, "p")
+    assert str(watched.left[0]).startswith("message 9: ")
+
+
 def test_one_that_must_end_in_time_makes_the_instance_leave_once(watched: Watched) -> None:
     running = watched.runs(149.0, fatal=True)
     watched.clock.now = 150.0

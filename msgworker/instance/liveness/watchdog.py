@@ -102,16 +102,18 @@ class Watchdog(Role):
             if running.until is None or now <= running.until or running.reported:
                 continue
             running.reported = running.cancelled = True
-            row, extra = running.row, facts(running.row) | {"event": Said.HANDLER_LATE}
+            msg_id = running.row.msg_id if running.called is None else running.called
+            row = next((one for one in running.rows() if one.msg_id == msg_id), running.row)
+            extra = facts(row) | {"msg_id": msg_id, "event": Said.HANDLER_LATE}
             text = (
                 "message %s: its handler has run for %.1f s, longer than its timeout; its flag "
                 "stays until the handler returns"
             )
-            shared.log.warning(text, row.msg_id, now - running.since, extra=extra)
+            shared.log.warning(text, msg_id, now - running.since, extra=extra)
             if running.fatal:
                 running.stuck = True
                 text = (
-                    f"message {row.msg_id}: its handler exceeded its timeout and still runs; the "
+                    f"message {msg_id}: its handler exceeded its timeout and still runs; the "
                     "instance has left: end this process, the message is recovered with a crash "
                     "counted"
                 )
