@@ -71,6 +71,7 @@ class _Part:
         self.report: Report | None = None
         self.away: DatabaseUnavailable | None = None
         self.was_up = False
+        self.tally = Tally()  # of its last instance
         self._work = work
         self.thread = threading.Thread(
             target=self._run, name=f"msgworker-database-{name}", daemon=True
@@ -94,7 +95,7 @@ class _Part:
         """Note that its instance runs."""
         if self.was_up or self.worker.instance_id is None:
             return
-        self.was_up = True
+        self.was_up, self.tally = True, self.worker.tally
         if self.away is not None:
             log.warning("database %s: can be used now", self.name)
         self.away = None  # an outage that is over says nothing of the next stop
@@ -214,7 +215,15 @@ class Workers(Working):
                 )
             except DatabaseUnavailable as error:
                 log.warning("database %s: %s", part.name, error)
-                return Report(database_lost=True, seconds=time.monotonic() - begun)
+                did = part.tally
+                return Report(
+                    done=did.done,
+                    failed=did.dead,
+                    retried=did.retried,
+                    released=did.released,
+                    seconds=time.monotonic() - begun,
+                    database_lost=True,
+                )
 
         workers = self._workers
         with Signals(asked) if signals else nullcontext():

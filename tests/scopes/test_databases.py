@@ -377,6 +377,24 @@ def test_a_drain_handles_what_is_sent_to_a_database_that_was_done(make):
     assert [Table(app).statuses for app in databases.apps.values()] == [[2], [2, 2]]
 
 
+def test_a_database_that_denies_access_in_a_drain_has_its_counts(make, monkeypatch):
+    databases = make("a", "b")
+    databases.handler("t")(lambda msg: time.sleep(0.3))
+    send_all(databases, [next(o for o in OBJECTS if databases.name_of(o) == "b")])
+    together = databases.worker(threads=1)
+    second = together._workers["b"]
+    should_stop = second._should_stop
+
+    def denied(instance):
+        if instance.tally.done:
+            raise DatabaseUnavailable("permission denied")
+        return should_stop(instance)
+
+    monkeypatch.setattr(second, "_should_stop", denied)
+    report = together.drain(linger=0).by["b"]
+    assert (report.done, report.database_lost) == (1, True)
+
+
 def test_a_drain_that_is_stopped_between_two_looks_begins_none_again(make, monkeypatch):
     databases, begun = make("a", "b"), []
     databases.handler("t")(lambda msg: None)
