@@ -750,6 +750,8 @@ class App(Declaring):
         if topics is None:
             return registered
         wanted = frozenset([topics] if isinstance(topics, str) else topics)
+        for topic in wanted:
+            producing.check_topic(topic)
         lacking = sorted(wanted - registered) if registered is not None else []
         if lacking:
             raise ConfigError(f"no handler for topic {', '.join(lacking)}")

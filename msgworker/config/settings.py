@@ -156,6 +156,10 @@ class Setting:
 
     def read(self, value: Any, place: str) -> Any:
         """The value, checked; `place` names it in errors: --threads, MSGWORKER_THREADS, ..."""
+        texts = value if isinstance(value, list | tuple) else [value]
+        odd = any(isinstance(one, str) and not is_text(one) for one in texts)
+        if odd and self.name not in _OF_FILES:
+            raise ConfigError(f"{place} must be a text in UTF-8")
         if self.kind == "seconds":
             return values.seconds(place, value, self.least, self.most)
         if self.kind == "whole":
@@ -166,8 +170,6 @@ class Setting:
             # An odd url is not repeated: it may hold a password.
             got = "" if self.name in ("url", "locks") else f", got {value!r:.80}"
             raise ConfigError(f"{place} must be a text{', but is empty' if value == '' else got}")
-        if not is_text(value) and self.name not in _OF_FILES:
-            raise ConfigError(f"{place} must be a text in UTF-8")
         if self.kind == "choice" and value not in self.choices:
             choices = ", ".join(self.choices)
             raise ConfigError(f"{place} must be one of {choices}; got {value!r:.80}")

@@ -25,7 +25,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
 from msgworker.errors import ConfigError
-from msgworker.payload import clean
+from msgworker.payload import clean, is_text
 
 # --- Tokens, from a file that only its owner may read or from the environment; and what a role is.
 
@@ -282,7 +282,7 @@ def checked_host(name: str) -> str:
         _ = parts.port
     except ValueError:
         fine = False
-    if not fine or any(c.isspace() for c in name):
+    if not fine or any(c.isspace() for c in name) or not is_text(name):
         raise ConfigError(
             f"an allowed host is NAME or NAME:PORT as browsers send it, got {name!r:.80}"
         )

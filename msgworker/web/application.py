@@ -20,6 +20,7 @@ from msgworker.coordination.lease import LockCentre
 from msgworker.errors import ConfigError
 from msgworker.logs import logger
 from msgworker.metrics import need
+from msgworker.payload import is_text
 from msgworker.web import access, api, guard, pages, shown
 from msgworker.web.access import Asking, Door, Local, Role, Sessions
 from msgworker.web.site import DEADLINE_SECONDS, PAGES, DashboardOptions, Site
@@ -59,6 +60,9 @@ def dashboard(
 ) -> Dashboard:
     """See `App.web`. locks: also its URL. values: name, value and origin of each setting, without
     secrets."""
+    for name, text in (("label", label), ("root_path", root_path)):
+        if not isinstance(text, str) or not is_text(text):
+            raise ConfigError(f"{name} must be a text in UTF-8, got {text!r:.80}")
     options = DashboardOptions(
         root_path=checked_root(root_path),
         actions=bool(actions),

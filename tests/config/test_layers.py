@@ -94,12 +94,17 @@ def test_wrong_file_names_the_place(tmp_path: Path, own: str, text: str) -> None
     assert text in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["WEB_LABEL", "WEB_ROOT_PATH", "TABLE", "LOCKS", "SCOPE"])
+UTF8 = ["TABLE", "LOCKS", "SCOPE", "TOPICS", "COLUMNS", "WEB_LABEL", "WEB_ROOT_PATH", "WEB_REDACT"]
+
+
+@pytest.mark.parametrize("name", [*UTF8, "WEB_ALLOWED_HOSTS"])
 def test_a_byte_that_is_not_utf8_is_refused(tmp_path: Path, name: str) -> None:
     """As the environment of a shell may have it; a page with such a label could not be sent."""
     given = {f"MSGWORKER_{name}": "\udcff"}
     with pytest.raises(ConfigError, match=f"MSGWORKER_{name} .*must be a text in UTF-8"):
         load(folder=tmp_path, environ=given)
+    with pytest.raises(ConfigError, match="--topic must be a text in UTF-8"):
+        SETTINGS["topics"].read(("a", "\udcff"), "--topic")
 
 
 def test_wrong_bytes_name_the_line(tmp_path: Path) -> None:

@@ -63,6 +63,15 @@ def test_handlers_that_cannot_be_are_refused_at_once(subtests):
             App("sqlite:///x.db").add_handler("t", fn, **options)
 
 
+def test_topics_to_choose_that_cannot_be_are_refused_also_where_a_handler_takes_every_one(
+    sqlite_app,
+):
+    sqlite_app.add_handler(None, lambda msg: None)
+    for topic in ("\udcff", "", "a\0", 5):
+        with pytest.raises(ConfigError, match="topic"):
+            sqlite_app.drain(topics=[topic])
+
+
 def test_handlers_that_can_be():
     app = App("sqlite:///x.db")
     for topic, fn in (

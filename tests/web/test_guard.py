@@ -69,9 +69,15 @@ def test_a_name_that_was_allowed_is_answered_with_its_port_only(sqlite_app: App)
 
 
 def test_an_allowed_host_that_is_no_name_is_refused(subtests: Any) -> None:
-    for name in ("", "*", "*.example.com", "http://a", "a b", "a/b", "a@b", "a:99999"):
+    for name in ("", "*", "*.example.com", "http://a", "a b", "a/b", "a@b", "a:99999", "a\udcff"):
         with subtests.test(name=name), pytest.raises(ConfigError, match="NAME"):
             access.checked_host(name)
+
+
+@pytest.mark.parametrize("given", [{"label": "\udcff"}, {"label": None}, {"root_path": "/\udcff"}])
+def test_a_text_of_the_pages_that_is_not_utf8_is_refused(sqlite_app: App, given: Any) -> None:
+    with pytest.raises(ConfigError, match="must be a text in UTF-8"):
+        sqlite_app.web(**given)
 
 
 def test_forwarded_headers_count_from_a_trusted_proxy_only(sqlite_app: App) -> None:
