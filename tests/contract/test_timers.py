@@ -419,6 +419,19 @@ def test_no_tick_is_sent_twice_when_the_clock_of_the_database_is_put_back(
     assert "the clock of the database was put back" in caplog.text
 
 
+def test_a_tick_that_was_set_back_behind_the_last_one_is_waited_for(app, make_app):
+    """It was looked for without a pause, for as long as the next one was not due."""
+    one = an_app(make_app)
+    one.every("23h", topic="t")
+    role = timer(one)
+    now = clock(app)
+    edit_row(app, "t", next_at=now - timedelta(days=2), last_at=now)
+    assert role.run_once() == 0
+    assert role.pause_seconds(0) > 1.0
+    assert ticks_of(app) == []
+    role.ended()
+
+
 def test_a_change_while_the_clock_is_put_back_sends_no_tick_again(app, make_app):
     old = an_app(make_app)
     old.every("23h", topic="t")

@@ -152,7 +152,8 @@ class Timer(Role):
             due = schedules.due(when, row.catch_up, row.next_at, row.last_at, now)
             if due is None:
                 self._watch_clock(row, now)
-                return False, row.next_at
+                sent = row.next_at <= now and row.last_at  # an edit by hand has set it back
+                return False, when.after(sent) if sent else row.next_at
             fired = self._fire(row, due)
         except Exception as error:
             if trouble(error) in (Trouble.LOST, Trouble.AGAIN):
