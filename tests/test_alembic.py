@@ -17,6 +17,7 @@ from msgworker.alembic import include_object
 from msgworker.db.database import database_of
 from msgworker.schema import apply
 from msgworker.table.build import NEWEST
+from tests.support.apps import created
 from tests.support.programs import environment
 from tests.support.waiting import in_thread, until
 from tests.upgrade import kept
@@ -88,8 +89,7 @@ def message_table(name: str, **rules: Any) -> MessageTable:
 
 
 def made(database: Any, table: MessageTable | None = None) -> sa.Engine:
-    app = App(database.url, table=table)
-    app.create_schema()
+    app = created(App(database.url, table=table))
     app.engine.dispose()
     return database.engine()
 
@@ -240,8 +240,7 @@ def test_doctor_says_which_index_a_batch_of_alembic_has_turned(sqlite):
     from alembic.migration import MigrationContext
     from alembic.operations import Operations
 
-    app = App(sqlite.url)
-    app.create_schema()
+    app = created(App(sqlite.url))
     with app.engine.begin() as conn:
         op = Operations(MigrationContext.configure(conn))
         with op.batch_alter_table("msgworker_message", recreate="always") as batch:

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from msgworker import App, Message
 from msgworker.instance.role import Away, Role
 from msgworker.logs import logger, traceback_text
+from tests.support.apps import created
 from tests.support.rows import send
 
 FORGED = "a\r\nCRITICAL forged\x1b[2K\x85\u2028\u202e"
@@ -47,8 +48,7 @@ def assert_unforged(log: io.StringIO, *, times: int = 1) -> None:
 
 
 def test_a_failed_try_is_told_without_line_ends_of_others(sqlite: Any, log: io.StringIO):
-    app = App(sqlite.url, backoff_seconds=0)
-    app.create_schema()
+    app = created(App(sqlite.url, backoff_seconds=0))
 
     @app.handler("t")
     def handle(msg: Message) -> None:
@@ -66,8 +66,7 @@ def test_a_failed_try_is_told_without_line_ends_of_others(sqlite: Any, log: io.S
 
 
 def test_the_log_of_the_library_shows_no_password_of_a_url(sqlite: Any, log: io.StringIO):
-    app = App(sqlite.url, backoff_seconds=0)
-    app.create_schema()
+    app = created(App(sqlite.url, backoff_seconds=0))
 
     @app.handler("t")
     def fail(msg: Message) -> None:
@@ -84,8 +83,7 @@ def test_the_log_of_the_library_shows_no_password_of_a_url(sqlite: Any, log: io.
 
 
 def test_a_topic_without_a_handler_is_told_on_one_line(sqlite: Any, log: io.StringIO):
-    app = App(sqlite.url)
-    app.create_schema()
+    app = created(App(sqlite.url))
     app.handler("t")(lambda msg: None)
     send(app, "x", topic=FORGED)
     app.drain(linger=0)
@@ -93,8 +91,7 @@ def test_a_topic_without_a_handler_is_told_on_one_line(sqlite: Any, log: io.Stri
 
 
 def test_what_the_database_says_of_a_row_is_told_on_one_line(sqlite: Any, log: io.StringIO):
-    app = App(sqlite.url)
-    app.create_schema()
+    app = created(App(sqlite.url))
     app.handler("t")(lambda msg: None)
     send(app, FORGED, FORGED)
     with app.engine.begin() as conn:
@@ -111,8 +108,7 @@ def test_what_the_database_says_of_a_row_is_told_on_one_line(sqlite: Any, log: i
 def test_the_log_of_a_handler_has_the_facts_escaped_and_its_text_as_it_is(
     sqlite: Any, log: io.StringIO
 ):
-    app = App(sqlite.url)
-    app.create_schema()
+    app = created(App(sqlite.url))
 
     @app.handler("t")
     def handle(msg: Message, ctx: Any) -> None:
@@ -141,8 +137,7 @@ def test_a_record_without_odd_texts_is_left_as_it_is(caplog: pytest.LogCaptureFi
 
 @pytest.mark.parametrize("status", [1, 2])
 def test_a_row_that_a_check_refuses_is_not_shown(postgresql: Any, log: io.StringIO, status: int):
-    app = App(postgresql.url, backoff_seconds=0)
-    app.create_schema()
+    app = created(App(postgresql.url, backoff_seconds=0))
     app.handler("t")(lambda msg: None)
     send(app, "bad", payload="secret-4711")
     with app.engine.begin() as conn:

@@ -20,6 +20,8 @@ from msgworker.instance.running.context import SENDING
 from msgworker.processlock import ProcessLock
 from tests.engines import plain_engine
 from tests.plugin import Database
+from tests.support.apps import created
+from tests.support.waiting import launched
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks there")
 SECONDS = 8
@@ -129,8 +131,7 @@ def test_a_child_wakes_no_worker_of_its_parent(sqlite_app: App):
         while not over.is_set():
             sqlite_app.wake()
 
-    with sqlite_app.worker(threads=1) as worker:
-        worker.start()
+    with launched(sqlite_app.worker(threads=1)):
         threads = [threading.Thread(target=busy) for _ in range(3)]
         for thread in threads:
             thread.start()
@@ -169,8 +170,7 @@ def test_a_child_leaves_the_connections_of_a_user_s_engine_to_its_parent(
     """As of a server that has sent before it forks."""
     for url in (postgresql.url, mariadb.url):
         engine = plain_engine(url)
-        app = App(engine)
-        app.create_schema()
+        app = created(App(engine))
         app.add_handler("t", lambda msg: None)
 
         def send(app: App = app) -> None:

@@ -17,6 +17,7 @@ from msgworker import App
 from msgworker.coordination import RedisLocks, redis
 from msgworker.db.engine import beside
 from tests.names import nodes_of, tree_of
+from tests.support.apps import created
 from tests.support.rows import send
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -143,8 +144,7 @@ def test_an_error_of_the_database_shows_no_parameters(
 ) -> None:
     """Also on an Engine of the user that shows them elsewhere."""
     theirs = sa.create_engine(sqlite.url, poolclass=sa.QueuePool)
-    app = App(theirs if own else sqlite.url)
-    app.create_schema()
+    app = created(App(theirs if own else sqlite.url))
     with app.engine.begin() as conn:
         conn.exec_driver_sql(
             "CREATE TRIGGER no BEFORE INSERT ON msgworker_message BEGIN "

@@ -19,6 +19,7 @@ from sqlalchemy.engine import URL, make_url
 from msgworker import App
 from msgworker.table.build import NEWEST
 from tests.servers import MariaDB, PostgreSQL
+from tests.support.apps import created
 from tests.support.programs import AT, Cli
 from tests.upgrade import kept
 
@@ -155,8 +156,7 @@ def test_a_command_on_tables_that_are_too_old_ends_with_4_until_they_are_upgrade
 def test_a_schema_of_a_later_package_that_excludes_this_one_ends_db_with_4(
     db: Db, database: Any
 ) -> None:
-    app = App(database.url)
-    app.create_schema()
+    app = created(App(database.url))
     later = {"table": "msgworker_message", "version": NEWEST + 2, "least": NEWEST + 1}
     lease = app.tables.lease
     with app.engine.begin() as conn:

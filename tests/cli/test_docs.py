@@ -28,6 +28,7 @@ from msgworker.errors import ExitCode
 from msgworker.store import audit
 from msgworker.table.build import VERSIONS
 from tests.support.programs import LOOKS, ROOT, Cli
+from tests.support.waiting import launched
 
 CLI = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
 CONFIGURATION = (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
@@ -136,8 +137,7 @@ def test_every_key_of_json_is_documented(crm: Cli, app: App) -> None:
     locks = DatabaseLocks(app.engine)
     locks.acquire("a", "me", 30)
     lacking = []
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)):
         for look in LOOKS:
             done = crm(*look.split(), "--app", "crm:app", "--json")
             name = look.split()[0]

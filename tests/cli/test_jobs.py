@@ -9,13 +9,13 @@ import pytest
 
 from msgworker import App, MessageTable
 from msgworker.cli import jobs
+from tests.support.apps import created
 from tests.support.leases import registered
 from tests.support.programs import AT, Cli, sql
 
 
 def opened(folder: Path, count: int = 3) -> int:
-    app = App(f"sqlite:///{folder / 'crm.db'}")
-    app.create_schema()
+    app = created(App(f"sqlite:///{folder / 'crm.db'}"))
     with (
         app.job("month end", on_complete="report", opened_by="anna") as job,
         app.engine.begin() as c,
@@ -210,8 +210,7 @@ def test_what_is_offered_is_what_the_command_does(crm: Cli, folder: Path) -> Non
 
 
 def test_a_job_behind_a_dead_message_of_another(crm: Cli, folder: Path) -> None:
-    app = App(f"sqlite:///{folder / 'crm.db'}", table=MessageTable(on_dead="block"))
-    app.create_schema()
+    app = created(App(f"sqlite:///{folder / 'crm.db'}", table=MessageTable(on_dead="block")))
     with app.engine.begin() as conn, app.job("a", conn=conn) as job:
         first = app.send(conn, "settle", {}, object_id="C-1")
         app.send(conn, "settle", {}, object_id="C-1", job=job)

@@ -10,6 +10,7 @@ import pytest
 
 from msgworker import App, ConfigError
 from msgworker.coordination import DatabaseLocks, LeaseLost, hold
+from tests.support.apps import created
 from tests.support.waiting import until
 
 
@@ -17,9 +18,7 @@ from tests.support.waiting import until
 def app(folder: Path, monkeypatch: pytest.MonkeyPatch) -> App:
     url = f"sqlite:///{folder / 'crm.db'}"
     monkeypatch.setenv("MSGWORKER_URL", url)
-    made = App(url)
-    made.create_schema()
-    return made
+    return created(App(url))
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ import pytest
 from msgworker import App
 from msgworker.instance import stop as stopping
 from msgworker.instance.stop import Signals, StopRequest
+from tests.support.apps import created
 
 
 @pytest.mark.parametrize("mode", ["run", "drain"])
 def test_signal_during_start_stops_in_order(tmp_path: Path, mode: str) -> None:
-    app = App(f"sqlite:///{tmp_path / 'q.db'}")
-    app.create_schema()
+    app = created(App(f"sqlite:///{tmp_path / 'q.db'}"))
     app.add_handler("t", lambda msg: None)
     worker = app.worker(threads=1)
     make = worker.make_setup

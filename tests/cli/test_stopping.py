@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from msgworker import App
 from msgworker.instance.stop import HURRY_SECONDS, INSIST_SECONDS
+from tests.support.apps import created
 from tests.support.databases import SERVERS, SQLITE
 from tests.support.leases import leases
 from tests.support.programs import children, environment, fill, gone, program, states
@@ -52,9 +53,7 @@ def reads(msg):
 def app(folder: Path, database: Any) -> App:
     """Another client of the table that service.py works on."""
     (folder / "service.py").write_text(SERVICE)
-    app = App(database.url)
-    app.create_schema()
-    return app
+    return created(App(database.url))
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from msgworker import SchemaError
 from msgworker.coordination import DatabaseLocks
+from tests.support.apps import created
 from tests.support.rows import send
 from tests.support.waiting import in_thread, until
 
@@ -30,8 +31,7 @@ def test_two_apps_share_an_engine_and_one_takes_the_other_s(database, make_app):
 def test_apps_of_one_shape_write_to_their_own_schemas(database, make_app):
     """Their statements are shared, also as texts, and one engine translates schemas."""
     engine = database.engine()
-    first = make_app(engine)
-    first.create_schema()
+    first = created(make_app(engine))
     with engine.begin() as conn:
         conn.exec_driver_sql("CREATE SCHEMA other")
         for name in sa.inspect(conn).get_table_names():

@@ -17,6 +17,7 @@ from msgworker.instance.running.outcome import Backoff
 from msgworker.store import ranked
 from msgworker.store.tries import fingerprint
 from msgworker.testing import Crashed, Database, drain
+from tests.support.apps import created
 from tests.support.rows import send
 from tests.support.waiting import in_thread, until
 
@@ -224,8 +225,7 @@ def test_a_handler_of_one_try_is_not_tried_again(blocking_app):
 
 
 def test_a_handler_that_asks_for_retry_later_too_often_has_its_own_number_of_tries(make_app):
-    app = make_app(table=MessageTable(later_limit=0))
-    app.create_schema()
+    app = created(make_app(table=MessageTable(later_limit=0)))
     app.add_handler("t", lambda msg: RetryLater(after=0), max_tries=1)
     send(app, "o")
     assert app.drain(linger=0).failed == 1

@@ -12,6 +12,7 @@ from tenacity.wait import wait_none
 from msgworker import App, Message, SchemaError
 from msgworker.db.database import DATABASES
 from msgworker.doctor import Severity
+from tests.support.apps import created
 from tests.support.doctor import needed, run
 from tests.support.rows import Table
 from tests.support.tables import SEED, TABLE, foreign_table, make_table
@@ -63,8 +64,7 @@ def refused_until_mended(make_app: Any, database: Any, *words: str) -> None:
     assert mends
     assert all(statement in str(at_create.value) for statement in mends)
     run(database, *mends)
-    app = make_app(table=TABLE)
-    app.create_schema()
+    app = created(make_app(table=TABLE))
     assert needed(app) == []
     ran = listen(app)
     report = app.drain(linger=1, threads=2)
@@ -311,8 +311,7 @@ def test_where_nothing_makes_a_generated_column_plain_another_one_can_be_named(m
 @pytest.mark.requires("column_types")
 def test_a_payload_that_is_a_number_is_read(make_app, server):
     make_table(server, payload="SMALLINT DEFAULT 7")
-    app = make_app(table=TABLE)
-    app.create_schema()
+    app = created(make_app(table=TABLE))
     put(server, "a")
     found: list[Any] = []
     app.add_handler(None, lambda msg: found.append(msg.payload))
@@ -323,8 +322,7 @@ def test_a_payload_that_is_a_number_is_read(make_app, server):
 @pytest.mark.requires("column_types")
 def test_objects_may_be_floats_whether_or_not_a_float_is_numeric_to_sqlalchemy(make_app, server):
     make_table(server, object_id="DOUBLE PRECISION", payload="DOUBLE PRECISION")
-    app = make_app(table=TABLE)
-    app.create_schema()
+    app = created(make_app(table=TABLE))
     with app.engine.begin() as conn:
         app.send_many(conn, "t", [(1.5, 3), (2.5, 4), (3.5, 3)])
     found: list[Any] = []
@@ -403,8 +401,7 @@ def test_an_older_server_is_asked_for_what_it_has(make_app, server, monkeypatch)
     if server.name == "mariadb":
         kind += " CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"
     make_table(server, object_id=kind)
-    app = make_app(table=TABLE)
-    app.create_schema()
+    app = created(make_app(table=TABLE))
     assert app.tables.fold == ("padded weight" if server.name == "mariadb" else None)
 
 
@@ -452,8 +449,7 @@ TAKES = [
 
 def test_checks_that_take_what_is_written_are_left_alone(make_app, database):
     make_table(database, "".join(f", CHECK ({check})" for check in TAKES))
-    app = make_app(table=TABLE)
-    app.create_schema()
+    app = created(make_app(table=TABLE))
     assert needed(app) == []
     put(database, "a", "a", "b")
     listen(app)
@@ -471,8 +467,7 @@ def test_where_no_column_can_be_changed_another_one_can_be_named(sqlite):
         statement = f"ALTER TABLE tb ADD COLUMN {role}_2 TEXT"
         assert statement in str(refused.value)
         run(sqlite, statement)
-    app = App(sqlite.url, table=TABLE.replace(**{role: f"{role}_2" for role in odd}))
-    app.create_schema()
+    app = created(App(sqlite.url, table=TABLE.replace(**{role: f"{role}_2" for role in odd})))
     put(sqlite, "a", "a", "b")
     listen(app)
     assert app.drain(linger=1).done == 3
@@ -506,8 +501,7 @@ def test_a_payload_is_read_as_it_stands_there_whatever_its_type_says(sqlite, sub
     found: list[Any] = []
     for kind in ("DATE", "DATETIME", "BOOLEAN", "DECIMAL(10, 2)"):
         make_again(sqlite, payload=kind)
-        app = App(sqlite.url, table=TABLE)
-        app.create_schema()
+        app = created(App(sqlite.url, table=TABLE))
         for msg_id, payload in enumerate(["1", """'{"n": 2}'""", "x'5b335d'"], start=1):
             values = f"VALUES ({msg_id}, 'a', {payload})"
             run(sqlite, f"INSERT INTO tb (msg_id, object_id, payload) {values}")
@@ -546,8 +540,7 @@ def test_an_instance_does_not_start_on_a_table_that_was_changed(make_app, server
 def test_errors_are_cut_to_their_column(make_app, server, subtests):
     for length in (1, 63):
         make_again(server, last_error=f"VARCHAR({length})")
-        app = make_app(table=TABLE)
-        app.create_schema()
+        app = created(make_app(table=TABLE))
         put(server, "a", "a", "b")
         app.add_handler(None, lambda msg: 1 / 0, wait=wait_none())
         with subtests.test(length=length):
@@ -586,8 +579,7 @@ def test_a_trigger_on_updates_is_shown(make_app, database):
         "EXECUTE FUNCTION suppress_redundant_updates_trigger()",
     }
     run(database, text[database.name])
-    app = make_app(table=TABLE)
-    app.create_schema()
+    app = created(make_app(table=TABLE))
     assert needed(app) == []
     (told,) = [one for one in app.ops.doctor() if one.check == "triggers"]
     assert (told.severity, "trigger no_two" in told.text) == (Severity.ADVISED, True)
@@ -596,8 +588,7 @@ def test_a_trigger_on_updates_is_shown(make_app, database):
 @pytest.mark.requires("column_types")
 def test_a_status_without_a_default_is_advised(make_app, server):
     make_table(server, status="SMALLINT")
-    app = make_app(table=TABLE)
-    app.create_schema()
+    app = created(make_app(table=TABLE))
     (told,) = [one for one in app.ops.doctor() if "has no default" in one.text]
     assert told.severity is Severity.ADVISED
     run(server, *told.fix)

@@ -20,6 +20,7 @@ from msgworker.instance.running.call import Caller
 from msgworker.instance.running.pool import HandlerThreads, LaneQueue
 from msgworker.store import claim, recover, settle
 from tests.engines import dispose_all
+from tests.support.apps import created
 from tests.support.logged import CANARY
 from tests.support.rows import Table, edit, send
 from tests.support.rule import expire
@@ -393,8 +394,7 @@ def test_an_instance_without_memory_waits_for_it_and_blames_no_message(
 def test_an_error_that_the_column_has_no_characters_for_is_escaped(
     mariadb, charset, stored, caplog
 ):
-    app = App(mariadb.engine())
-    app.create_schema()
+    app = created(App(mariadb.engine()))
     with app.engine.begin() as conn:
         conn.exec_driver_sql(
             f"ALTER TABLE msgworker_message MODIFY last_error VARCHAR(2000) CHARACTER SET {charset}"
@@ -427,8 +427,7 @@ def latin1(postgresql):
         conn.exec_driver_sql(
             f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'"
         )
-    app = App(url.set(database=name), backoff_seconds=0)
-    app.create_schema()
+    app = created(App(url.set(database=name), backoff_seconds=0))
     try:
         yield app
     finally:
@@ -524,8 +523,7 @@ def test_a_lane_that_an_error_of_ours_leaves_with_its_thread_holds_up_no_other(
     sqlite, monkeypatch, caplog, done
 ):
     """Its message is recovered when the lease of the id that claimed it is over."""
-    app = App(sqlite.url, backoff_seconds=0)
-    app.create_schema()
+    app = created(App(sqlite.url, backoff_seconds=0))
     handle, fail, ran = Caller.handle, HandlerThreads.fail, list[Any]()
 
     def no_memory(self: Caller, lane: Any, *args: Any) -> None:
@@ -562,8 +560,7 @@ def test_messages_that_cannot_be_counted_are_done_all_the_same(sqlite, monkeypat
     def odd(*args: Any) -> Any:
         raise ValueError("odd")
 
-    app = App(sqlite.url)
-    app.create_schema()
+    app = created(App(sqlite.url))
     app.add_handler("t", lambda msg: None)
     send(app, *"aaabbb")
     monkeypatch.setattr(Spans, "of", odd)

@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from tenacity.wait import wait_fixed
 
 from msgworker import App, ConfigError, Context, HandlerError, Message, RetryLater
+from tests.support.apps import created
 from tests.support.rows import Table, send
 
 
@@ -301,8 +302,7 @@ def test_a_handler_may_change_the_folder_the_locale_and_start_threads(
     before = locale.setlocale(locale.LC_ALL)
     request.addfinalizer(lambda: locale.setlocale(locale.LC_ALL, before))
     (tmp_path / "elsewhere").mkdir()
-    app = App("sqlite:///crm.db", backoff_seconds=0)
-    app.create_schema()
+    app = created(App("sqlite:///crm.db", backoff_seconds=0))
     over = threading.Event()
     request.addfinalizer(over.set)
     refused = []

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import scoped_session, sessionmaker
 
 from msgworker import App, ConfigError, Databases
+from tests.support.apps import created
 from tests.support.rows import Table, send
 
 BAD_OBJECTS: list[Any] = [
@@ -148,8 +149,7 @@ def test_the_commit_of_a_scoped_session_wakes_the_workers(sqlite_app, monkeypatc
 
 
 def test_a_connection_to_another_database_is_refused(sqlite_app, postgresql, tmp_path):
-    other = App(f"sqlite:///{tmp_path / 'other.db'}")
-    other.create_schema()
+    other = created(App(f"sqlite:///{tmp_path / 'other.db'}"))
     for engine, words in ((other.engine, "is of the file"), (postgresql.engine(), "postgresql")):
         with engine.begin() as conn, pytest.raises(ConfigError, match=words):
             sqlite_app.send(conn, "t")

@@ -13,9 +13,10 @@ from tenacity.wait import wait_none
 from msgworker import App, ConfigError, Context, Message, MessageTable, SchemaError
 from msgworker.table.build import own_tables
 from msgworker.table.columns import BESIDE
+from tests.support.apps import created
 from tests.support.ops import looks
 from tests.support.rows import send
-from tests.support.waiting import until
+from tests.support.waiting import launched, until
 
 NAMES = [
     "msg; drop table x--",
@@ -133,8 +134,7 @@ def test_columns_may_be_named_like_anything_else(make_app):
     names = {"object_id": "b_topic", "topic": "b_payload", "payload": "b_object_id"}
     names |= {"status": "b_at", "error_try_times": "rows", "available_at": "b_delay"}
     names |= {"claimed_by": "order", "last_error": "me", "msg_id": "after", "finished_at": "low"}
-    app = make_app(table=MessageTable("select", **names))
-    app.create_schema()
+    app = created(make_app(table=MessageTable("select", **names)))
     app.add_handler("t", lambda msg: 1 / msg.payload, wait=wait_none())
     with app.engine.begin() as conn:
         for number in (1, 0):
@@ -151,8 +151,7 @@ def test_a_long_table_name_of_many_bytes_can_be_notified(postgresql, name):
     try:
         app.create_schema()
         app.add_handler("t", lambda msg: None)
-        with app.worker(threads=1) as worker:
-            worker.start()
+        with launched(app.worker(threads=1)) as worker:
             send(app, "a")
             until(lambda: worker.tally.done == 1, "the message is done")
     finally:
@@ -180,8 +179,7 @@ def long_names(database: Any) -> App:
             f" body {text}, claimed_by {text}, last_error {text})"
         )
     names = {"msg_id": "id", "object_id": "obj", "error_try_times": "tries", "payload": "body"}
-    app = App(engine, table=MessageTable("theirs", **names))
-    app.create_schema()
+    app = created(App(engine, table=MessageTable("theirs", **names)))
     rows = [
         {"o": f"{n} {'o' * LONG if wide else ''}", "t": f"{n % 4} {'t' * LONG}"} | state
         for n, state in enumerate(

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from msgworker import Message, MessageTable, PayloadError
 from msgworker.payload import decode
+from tests.support.apps import created
 from tests.support.rows import Table, send
 from tests.support.tables import SEED, foreign_table
 
@@ -95,8 +96,7 @@ def test_pickles_are_never_unpickled(tmp_path, monkeypatch):
 def test_a_blob_column_is_decoded_or_refused(database, make_app):
     kind = {"postgresql": "BYTEA"}.get(database.name, "BLOB")
     foreign_table(database, body=kind)
-    app = make_app(table=SEED.replace(payload="body"))
-    app.create_schema()
+    app = created(make_app(table=SEED.replace(payload="body")))
     got: list[Any] = []
     app.add_handler(None, lambda msg: got.append(msg.payload))
     t = app.tables
@@ -139,8 +139,7 @@ def test_payload_texts_come_back_as_they_were(app):
 
 
 def test_send_refuses_a_payload_that_would_be_too_long_to_be_read(make_app):
-    app = make_app(table=MessageTable(max_payload=50))
-    app.create_schema()
+    app = created(make_app(table=MessageTable(max_payload=50)))
     in_bytes = app.tables.database.text_in_bytes
     fits = "\u00e4" * (24 if in_bytes else 48)  # and two quotes
     with app.engine.begin() as conn:

@@ -14,6 +14,7 @@ from msgworker import App, Message, MessageTable
 from msgworker.cli.output import print_json
 from msgworker.cli.show import as_dict
 from msgworker.errors import ConfigError
+from tests.support.apps import created
 from tests.support.odd_rows import assert_all_others_ran, drain, drain_all, put
 from tests.support.ops import looks
 from tests.support.rows import Table, send
@@ -153,8 +154,7 @@ def test_an_odd_value_harms_its_own_message_only(app, database, odd, taken, caps
 def test_a_message_that_cannot_be_read_is_dead_at_once_and_its_object_goes_on_by_on_dead(
     sqlite, taken, on_dead
 ):
-    app = App(sqlite.url, table=MessageTable(on_dead=on_dead))
-    app.create_schema()
+    app = created(App(sqlite.url, table=MessageTable(on_dead=on_dead)))
     put(app, payload=NOT_UTF8)
     (behind,) = send(app, "bad")
     report = drain(app, taken)
@@ -167,8 +167,7 @@ def test_a_message_that_cannot_be_read_is_dead_at_once_and_its_object_goes_on_by
 
 
 def test_a_value_in_an_error_is_clipped_and_on_one_line(sqlite, taken):
-    app = App(sqlite.url)
-    app.create_schema()
+    app = created(App(sqlite.url))
     put(app, payload="CAST(x'ff0a1b5b326a' || zeroblob(100000) AS TEXT)")
     drain(app, taken)
     text = app.ops.show(1).last_error
@@ -178,8 +177,7 @@ def test_a_value_in_an_error_is_clipped_and_on_one_line(sqlite, taken):
 
 
 def test_an_object_whose_id_is_not_utf8_is_found_among_many(sqlite, taken):
-    app = App(sqlite.url)
-    app.create_schema()
+    app = created(App(sqlite.url))
     for byte in ("fe", "ff"):
         put(app, object_id=f"CAST(x'{byte}' AS TEXT)", available_at="'2999-01-01'")
         for _ in range(3):
@@ -195,8 +193,7 @@ def test_an_object_whose_id_is_not_utf8_is_found_among_many(sqlite, taken):
 
 
 def test_rows_of_a_dead_instance_whose_id_is_not_utf8_are_recovered(sqlite, taken):
-    app = App(sqlite.url, lease_seconds=3)
-    app.create_schema()
+    app = created(App(sqlite.url, lease_seconds=3))
     put(app, status="1", claimed_by=NOT_UTF8, claimed_at="'garbage'")
     good = send(app, "a", "bad")
     assert [one.instance_id for one in app.ops.instances()] == ["\udcffA"]
@@ -209,8 +206,7 @@ def test_rows_of_a_dead_instance_whose_id_is_not_utf8_are_recovered(sqlite, take
 
 
 def test_rows_of_an_owner_that_is_no_text_are_recovered(sqlite, taken):
-    app = App(sqlite.url, lease_seconds=3)
-    app.create_schema()
+    app = created(App(sqlite.url, lease_seconds=3))
     put(app, status="1", claimed_by="x'ff41'")
     put(app, object_id="'other'", status="1", claimed_by="'gone'")
     good = send(app, "a", "bad")
@@ -221,8 +217,7 @@ def test_rows_of_an_owner_that_is_no_text_are_recovered(sqlite, taken):
 
 
 def test_a_topic_that_is_no_text_stops_no_look(sqlite, taken):
-    app = App(sqlite.url)
-    app.create_schema()
+    app = created(App(sqlite.url))
     put(app, topic="x'ff'")
     put(app, object_id="'b'", topic="x'fe'", status="-1", error_try_times="3", last_error="x'ff'")
     good = send(app, "a", "b")
@@ -292,8 +287,7 @@ def test_an_id_that_is_no_whole_number_stops_nobody(postgresql, taken):
             conn.exec_driver_sql(f"INSERT INTO old (msgid, objectid) VALUES ({row})")
         conn.exec_driver_sql("INSERT INTO old VALUES (7, 7, 0, 'NaN'), (8, 8, 0, 1.5)")
     names = {"msg_id": "msgid", "object_id": "objectid", "error_try_times": "errortrytimes"}
-    app = App(postgresql.url, table=MessageTable("old", **names))
-    app.create_schema()
+    app = created(App(postgresql.url, table=MessageTable("old", **names)))
     report = drain_all(app, taken)
     assert sorted(m.msg_id for m in taken) == [2, 3, 4, 5, 6]
     assert report.failed == 2
@@ -313,8 +307,7 @@ def test_tries_counted_in_decimals_back_off_like_whole_ones(database, make_app, 
         )
         conn.exec_driver_sql("INSERT INTO old (msgid, objectid) VALUES (1, 'a')")
     names = {"msg_id": "msgid", "object_id": "objectid", "error_try_times": "errortrytimes"}
-    app = make_app(table=MessageTable("old", **names))
-    app.create_schema()
+    app = created(make_app(table=MessageTable("old", **names)))
     tries: list[Any] = []
 
     def fails(msg: Message[Any]) -> None:
@@ -382,8 +375,7 @@ def test_an_instant_that_a_column_of_theirs_cannot_hold_is_refused_at_the_call(m
     """A TIMESTAMP of MariaDB and MySQL; reliability 84: the clock is the database's."""
     with mariadb.engine().begin() as conn:
         conn.exec_driver_sql(THEIRS.format(count="AUTO_INCREMENT", kind="TIMESTAMP"))
-    app = App(mariadb.url, table=MessageTable("theirs"))
-    app.create_schema()
+    app = created(App(mariadb.url, table=MessageTable("theirs")))
     words = r"1970-01-02 to (2038|2106)-.*column available_at \(TIMESTAMP\)"
     odd: tuple[dict[str, Any], ...] = (
         {"at": datetime(1969, 7, 20, tzinfo=UTC)},
@@ -433,8 +425,7 @@ def test_the_last_instant_of_all_is_kept_and_waited_for(app, taken):
 
 
 def test_ops_take_dead_rows_whose_counter_or_error_is_odd(sqlite, taken):
-    app = App(sqlite.url)
-    app.create_schema()
+    app = created(App(sqlite.url))
     put(app, status="-1", error_try_times="'two'", last_error="'no'")
     put(app, object_id="'b'", status="-1", error_try_times="3", last_error=NOT_UTF8)
     put(

@@ -14,8 +14,9 @@ from msgworker.app import setup_of
 from msgworker.instance.state import Shared
 from msgworker.message import State
 from tests.engines import plain_engine
+from tests.support.apps import created
 from tests.support.rows import Table, send
-from tests.support.waiting import until
+from tests.support.waiting import launched, until
 
 
 def _at(url: str, level: str, how: str) -> sa.Engine:
@@ -41,8 +42,7 @@ WAYS = ["created", "created with options", "options", "listener"]
 @pytest.mark.quick("sqlite-options|mariadb-created with|postgresql-listener")
 @pytest.mark.parametrize("how", WAYS)
 def test_an_autocommit_engine_has_transactions_all_the_same(database, make_app, how):
-    app = make_app(_at(database.url, "AUTOCOMMIT", how))
-    app.create_schema()
+    app = created(make_app(_at(database.url, "AUTOCOMMIT", how)))
     table = Table(app)
 
     @app.handler("t", transactional=True, wait=wait_fixed(3600))
@@ -62,8 +62,7 @@ def test_an_autocommit_engine_has_transactions_all_the_same(database, make_app, 
     [("created", "SERIALIZABLE"), ("options", "SERIALIZABLE"), ("options", "READ UNCOMMITTED")],
 )
 def test_the_engine_s_isolation_level_is_not_ours(database, make_app, how, level):
-    app = make_app(_at(database.url, level, how))
-    app.create_schema()
+    app = created(make_app(_at(database.url, level, how)))
     app.add_handler("t", lambda msg: None)
     send(app, *[f"o{i % 5}" for i in range(50)])
     assert app.drain(threads=4, linger=0).done == 50
@@ -114,8 +113,7 @@ def test_instants_mean_the_same_in_any_time_zone_of_a_session(postgresql, mariad
         sa.make_url(postgresql.url).update_query_dict({"options": f"-ctimezone={zone}"}),
         sa.make_url(mariadb.url).update_query_dict({"init_command": f"SET time_zone = '{offset}'"}),
     ):
-        app = App(url.render_as_string(hide_password=False), backoff_seconds=1)
-        app.create_schema()
+        app = created(App(url.render_as_string(hide_password=False), backoff_seconds=1))
         first, second = (send(app, "x", at=at)[0] for at in fold)
         (later,) = send(app, "y", delay=3600)
         assert [app.ops.show(one).available_at for one in (first, second)] == fold
@@ -166,8 +164,7 @@ def test_the_clock_of_the_host_may_be_wrong_by_decades(database, app_with, monke
 def test_settings_of_a_server_that_cut_sessions_or_answers_do_no_harm(mariadb):
     settings = "SET completion_type='RELEASE', sql_select_limit=1"
     url = sa.make_url(mariadb.url).update_query_dict({"init_command": settings})
-    app = App(url.render_as_string(hide_password=False))
-    app.create_schema()
+    app = created(App(url.render_as_string(hide_password=False)))
     app.handler("t")(lambda msg: None)
     send(app, *(f"o{i}" for i in range(5)))
     assert app.drain(linger=0).done == 5
@@ -176,12 +173,10 @@ def test_settings_of_a_server_that_cut_sessions_or_answers_do_no_harm(mariadb):
 
 def test_a_worker_and_looks_go_on_when_the_type_of_a_column_has_changed(postgresql):
     """What the driver has prepared fails in each session that has it, as often as it is tried."""
-    app = App(postgresql.url, poll_seconds=0.05)
-    app.create_schema()
+    app = created(App(postgresql.url, poll_seconds=0.05))
     app.add_handler("t", lambda msg: None)
     table = Table(app)
-    with app.worker(threads=2) as worker:
-        worker.start()
+    with launched(app.worker(threads=2)):
         for round_ in range(10):  # psycopg prepares a statement that it is sent for the sixth time
             send(app, *(f"o{n}" for n in range(4)))
             until(lambda most=4 * (round_ + 1): table.statuses == [2] * most, "all is done")
@@ -204,8 +199,7 @@ def test_a_worker_and_looks_go_on_when_the_type_of_a_column_has_changed(postgres
 
 @pytest.mark.requires("own_sessions")
 def test_an_error_that_is_caught_at_its_statement_ends_its_session_too(postgresql):
-    app = App(postgresql.url)
-    app.create_schema()
+    app = created(App(postgresql.url))
     app.add_handler("t", lambda msg: None)
     link = Shared(setup_of(app)).connector.new()
     ask = sa.text("SELECT pg_backend_pid()")

@@ -12,6 +12,7 @@ from tenacity.wait import wait_none
 from msgworker import App, ConfigError, Context, Message, MessageTable, PayloadError, SchemaError
 from msgworker.doctor import Severity
 from msgworker.message import State
+from tests.support.apps import created
 from tests.support.doctor import run
 from tests.support.rows import Table, send
 from tests.support.tables import SEED, foreign_table, insert
@@ -78,8 +79,7 @@ def test_a_table_with_partitions_of_another_kind(postgresql, subtests):
 
 
 def test_a_table_that_has_become_partitioned_is_refused_at_the_start(postgresql):
-    app = App(postgresql.url)
-    app.create_schema()
+    created(App(postgresql.url))
     with postgresql.engine().begin() as conn:
         conn.exec_driver_sql(
             "ALTER TABLE msgworker_message RENAME TO was; "
@@ -149,8 +149,7 @@ def test_tables_of_one_name_in_two_schemas_share_nothing(postgresql):
     """A schema for each tenant, and a search_path that finds the tables of another one."""
     columns = COLUMNS.replace("BIGINT", "BIGSERIAL PRIMARY KEY")
     run(postgresql, "CREATE SCHEMA own", f"CREATE TABLE own.tb ({columns})")
-    shared = App(postgresql.url, table=MessageTable("tb"))
-    shared.create_schema()
+    shared = created(App(postgresql.url, table=MessageTable("tb")))
     url = sa.make_url(postgresql.url).update_query_dict({"options": "-csearch_path=own,public"})
     tenant = App(url, table=MessageTable("tb"))
     tenant.add_handler(None, lambda msg: None)
@@ -158,8 +157,7 @@ def test_tables_of_one_name_in_two_schemas_share_nothing(postgresql):
         with pytest.raises(SchemaError, match="of the same name in another schema"):
             act()
     assert any("Name its schema" in one.text for one in tenant.ops.doctor())
-    named = App(url, table=MessageTable("own.tb"))
-    named.create_schema()
+    named = created(App(url, table=MessageTable("own.tb")))
     shared.ops.pause("t")
     assert named.ops.pauses() == []
     run(postgresql, "DROP TABLE tb")
@@ -183,8 +181,7 @@ def test_tables_of_one_name_in_two_schemas_share_nothing(postgresql):
 
 def test_a_column_that_nobody_fills_stops_producers_only(database, make_app):
     foreign_table(database, tenant="INTEGER NOT NULL")
-    app = make_app(table=SEED)
-    app.create_schema()
+    app = created(make_app(table=SEED))
     app.add_handler(None, lambda msg: None)
     insert(database, "objectID, tenant", "'a', 1")
     assert app.drain(linger=0).done == 1
@@ -199,8 +196,7 @@ def test_send_fills_what_has_no_default_and_refuses_what_has_no_column(database,
     """And an object may be longer than in our own table."""
     kinds = {"status": "INTEGER", "errorTryTimes": "INTEGER", "objectID": "VARCHAR(500)"}
     foreign_table(database, **kinds)
-    app = make_app(table=SEED)
-    app.create_schema()
+    app = created(make_app(table=SEED))
     app.add_handler(None, lambda msg: None)
     with app.engine.begin() as conn:
         with pytest.raises(ConfigError, match="available_at"):
@@ -248,8 +244,7 @@ def test_a_column_that_takes_no_null_stops_what_would_send_one(database, make_ap
 
 def test_odd_statuses_are_never_claimed_and_tries_of_null_count_as_none(database, make_app):
     foreign_table(database)
-    app = make_app(table=SEED)
-    app.create_schema()
+    app = created(make_app(table=SEED))
     ids: list[int] = []
 
     @app.handler(None, wait=wait_none())
@@ -302,8 +297,7 @@ def test_columns_of_a_wrong_kind_are_named(database, make_app, subtests):
 @pytest.mark.parametrize("kind", ["SMALLINT", "INTEGER", "BIGINT", "NUMERIC(19)"])
 def test_ids_of_any_sign_and_whole_type_work(database, make_app, kind):
     foreign_table(database, msgID=f"{kind} NOT NULL PRIMARY KEY")
-    app = make_app(table=SEED)
-    app.create_schema()
+    app = created(make_app(table=SEED))
     ids: list[int] = []
     app.add_handler(None, lambda msg: ids.append(int(msg.msg_id)))
     numbers = [-5, 0, 7, 8]
@@ -328,8 +322,7 @@ def test_two_tables_in_one_database_do_not_disturb_each_other(make_app):
 def test_a_message_that_gets_the_id_of_a_deleted_one_is_another_message(sqlite, transactional):
     """On SQLite without AUTOINCREMENT, also behind a running message of its object."""
     foreign_table(sqlite, msgID="INTEGER PRIMARY KEY", body="TEXT")
-    app = App(sqlite.url, table=SEED.replace(payload="body"))
-    app.create_schema()
+    app = created(App(sqlite.url, table=SEED.replace(payload="body")))
     ran: list[tuple[int, str]] = []
 
     @app.handler(None, transactional=transactional)

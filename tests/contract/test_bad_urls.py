@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from msgworker import App, ConfigError, DatabaseUnavailable, MessageTable
+from tests.support.apps import created
 from tests.support.logged import CANARY
 
 IN_MEMORY = [
@@ -188,8 +189,7 @@ def test_a_sqlite_file_on_a_network_mount_is_warned_of(tmp_path):
 
 def test_a_file_that_we_create_is_its_owners_alone(tmp_path):
     path = tmp_path / "own.db"
-    app = App(f"sqlite:///{path}")
-    app.create_schema()
+    app = created(App(f"sqlite:///{path}"))
     with app.engine.begin() as conn:
         app.send(conn, "t", object_id="o")
         modes = {p.name: p.stat().st_mode & 0o777 for p in tmp_path.iterdir()}
@@ -198,8 +198,7 @@ def test_a_file_that_we_create_is_its_owners_alone(tmp_path):
 
 
 def test_a_file_of_a_uri_is_its_owners_alone(tmp_path):
-    app = App(f"sqlite:///file:{tmp_path}/o%2520n.db?uri=true")
-    app.create_schema()
+    app = created(App(f"sqlite:///file:{tmp_path}/o%2520n.db?uri=true"))
     app.engine.dispose()
     assert (tmp_path / "o n.db").stat().st_mode & 0o777 == 0o600
 
@@ -208,8 +207,7 @@ def test_a_file_that_is_there_keeps_its_mode(tmp_path):
     path = tmp_path / "shared.db"
     path.touch()
     path.chmod(0o664)
-    app = App(f"sqlite:///{path}")
-    app.create_schema()
+    app = created(App(f"sqlite:///{path}"))
     app.engine.dispose()
     assert path.stat().st_mode & 0o777 == 0o664
 

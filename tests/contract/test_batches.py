@@ -22,6 +22,7 @@ from msgworker.instance.state import Peers
 from msgworker.message import Settled as Became
 from msgworker.testing import drain
 from proof.oracle.errors import by_name
+from tests.support.apps import created
 from tests.support.batches import EFFECTS, Calls, claimed, work_off
 from tests.support.rounds import fetch
 from tests.support.rows import Table, edit, send
@@ -105,8 +106,7 @@ def test_a_message_with_a_try_behind_it_shares_no_batch_nor_does_its_lane(
 
 
 def test_where_a_message_has_one_try_only_nothing_shares_a_batch(make_app: Any) -> None:
-    app = make_app(table=MessageTable("once", max_tries=1))
-    app.create_schema()
+    app = created(make_app(table=MessageTable("once", max_tries=1)))
     calls = Calls(app)
     calls.add(transactional=True, batch=500)
     calls.add("u", transactional=True, batch=500)

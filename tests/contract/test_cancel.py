@@ -9,6 +9,7 @@ from msgworker import App, ConfigError, MessageTable, Reject
 from msgworker.message import State
 from msgworker.ops.results import Why
 from msgworker.table.build import CANCEL
+from tests.support.apps import created
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, Cut, cut_after, put, requested
 from tests.support.rows import Table, send
 
@@ -77,8 +78,7 @@ def test_a_request_from_before_a_rerun_by_plain_sql_stands_in_no_new_one_s_way(a
 
 
 def test_the_end_of_a_message_leaves_requests_of_another_table_alone(app, make_app):
-    other = make_app(table=MessageTable("tb_other"))
-    other.create_schema()
+    other = created(make_app(table=MessageTable("tb_other")))
     for one in (app, other):
         assert put(one, ("a", RUNNING)) == [1]
         assert one.ops.cancel([1], reason="r").requested == 1
@@ -128,8 +128,7 @@ def test_an_interrupted_cancel_goes_on_where_it_stopped(app):
 
 
 def test_cancel_refuses(sqlite, subtests):
-    app = App(sqlite.url)
-    app.create_schema()
+    app = created(App(sqlite.url))
     put(app, ("a", NEW))
     for given in (
         {"ids": [1]},

@@ -21,11 +21,12 @@ from msgworker.instance.running.in_flight import Cancel, InFlight
 from msgworker.store import change, controls, lease
 from msgworker.store.controls import Request
 from msgworker.store.rows import READ_AHEAD, Row
+from tests.support.apps import created
 from tests.support.leases import beat_now
 from tests.support.ops import requested, why
 from tests.support.rounds import beat, by_hand, fetch
 from tests.support.rows import Table, edit, send
-from tests.support.waiting import until
+from tests.support.waiting import launched, until
 
 GONE = "cancelled: wrong file (by anna)"
 
@@ -327,8 +328,7 @@ def test_a_rerun_of_the_same_moment_keeps_its_message(app, table, tries):
 @pytest.mark.parametrize("on_dead", ["continue", "block"])
 def test_a_message_that_dies_of_itself_before_is_given_up(make_app, database, on_dead):
     """Else its object waits, or a rerun of all that are dead runs it again."""
-    app = make_app(table=MessageTable(on_dead=on_dead, max_tries=1))
-    app.create_schema()
+    app = created(make_app(table=MessageTable(on_dead=on_dead, max_tries=1)))
     table = Table(app)
 
     def handle(msg: Message) -> None:
@@ -340,8 +340,7 @@ def test_a_message_that_dies_of_itself_before_is_given_up(make_app, database, on
     send(app, "o", payload="bad")
     send(app, "o")
     app.drain(linger=0)  # leaves it so, unless a heartbeat of it sees the request before its end
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)) as worker:
         assert worker.instance is not None
         ended = [(-1, GONE), (2, None)]
         both = ("status", "last_error")
@@ -577,8 +576,7 @@ def test_a_worker_cancels_within_a_heartbeat(app_with):
         seen.set()
 
     (msg_id,) = send(app, "a")
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)) as worker:
         until(running.is_set, "it runs")  # a claimed message may be cancelled before its handler
         cancel(app, msg_id)
         until(lambda: beat_now(worker) or table.statuses == [-1], "it ends")

@@ -34,11 +34,12 @@ from msgworker.store import jobs, settle
 from msgworker.store import send as store
 from msgworker.store.rows import READ_AHEAD
 from msgworker.testing import Crashed, drain
+from tests.support.apps import created
 from tests.support.batches import claimed, work_off
 from tests.support.fan_out import double
 from tests.support.rounds import by_hand, recover_what_is_stale
 from tests.support.rows import Table, edit, send
-from tests.support.waiting import until
+from tests.support.waiting import launched, until
 
 NOW = {"linger": 0, "threads": 1}
 
@@ -281,8 +282,7 @@ def test_a_slow_send_of_an_item_keeps_no_other_handler_from_its_end(app, monkeyp
     with app.engine.begin() as conn:
         app.send(conn, "fans", object_id="a")
         other = app.send(conn, "t", object_id="b")
-    with app.worker(threads=2) as worker:
-        worker.start()
+    with launched(app.worker(threads=2)):
         until(lambda: app.ops.show(other).status == "done", "the other one is done")
         go.set()
         until(
@@ -460,8 +460,7 @@ def test_another_instance_is_told_of_a_message_about_one_that_is_done(
     app.add_handler("t", lambda msg: None, on_done="t.done", **options)
     ran: list[Any] = []
     other.add_handler("t.done", lambda msg: ran.append(msg.payload))
-    with other.worker(threads=1) as worker:
-        worker.start()
+    with launched(other.worker(threads=1)):
         send(app, "first", topic="t.done")
         until(lambda: [one.status for one in app.ops.find()] == ["done"], "it listens", seconds=10)
         time.sleep(0.3)
@@ -567,8 +566,7 @@ def test_a_crash_on_the_last_try_sends_on_dead_in_recovery(app, table, owner, mo
 
 
 def test_a_message_about_a_dead_one_has_as_much_of_its_error_as_there_is_room_for(make_app):
-    app = make_app(table=MessageTable(max_payload=500))
-    app.create_schema()
+    app = created(make_app(table=MessageTable(max_payload=500)))
 
     def handle(msg: Message[Any]) -> None:
         raise Reject("no" * 500)
@@ -610,8 +608,7 @@ def test_a_release_ends_a_request_to_cancel_and_sends_nothing_of_it(app, table):
 
 
 def test_a_release_sends_nothing_of_a_cancelled_message_without_a_last_error_either(make_app):
-    made = make_app(table=MessageTable("tb"))
-    made.create_schema()
+    made = created(make_app(table=MessageTable("tb")))
     with made.engine.begin() as conn:
         conn.exec_driver_sql("ALTER TABLE tb DROP COLUMN last_error")
     app = make_app(table=MessageTable("tb", last_error=None))

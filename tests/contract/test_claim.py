@@ -17,9 +17,10 @@ from msgworker.instance.claiming.heads import Wanted
 from msgworker.store import candidates, claim, lease, recover
 from msgworker.store.candidates import Those
 from msgworker.store.rows import MIN_ID
+from tests.support.apps import created
 from tests.support.rounds import beat, fetch
 from tests.support.rows import edit, send
-from tests.support.waiting import until
+from tests.support.waiting import launched, until
 
 
 @pytest.mark.quick
@@ -161,8 +162,7 @@ def test_what_waits_behind_a_paused_topic_is_found_soon(app_with, monkeypatch):
         app.send_many(conn, "t", [(None, f"a{i:05}") for i in range(6000)])
     (wanted,) = send(app, "z", topic="b")
     app.ops.pause("t")
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)):
         until(lambda: ran == [wanted], "found")
 
 
@@ -187,8 +187,7 @@ def test_an_instance_whose_claims_are_lost_counts_the_others_at_once(one, app, m
 
 
 def test_instances_of_other_message_tables_are_no_peers(one, app, make_app):
-    other = make_app(table=MessageTable("other_message"))
-    other.create_schema()
+    other = created(make_app(table=MessageTable("other_message")))
     for of, slots in ((other, 1), (app, 2)):
         with of.engine.begin() as conn:
             lease.register(conn, of.tables, f"of {of.table.name}", ttl=3600.0)

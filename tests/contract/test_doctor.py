@@ -19,6 +19,7 @@ from msgworker.errors import DatabaseUnavailable, SchemaError
 from msgworker.schema import apply
 from msgworker.schema.describe import COMPUTED_FROM
 from msgworker.table.build import tables_for
+from tests.support.apps import created
 from tests.support.doctor import needed, run
 from tests.support.rows import Table, send
 from tests.support.tables import make_table
@@ -536,8 +537,7 @@ def test_payloads_from_before_that_are_not_json_are_named_first(make_app, databa
 
 
 def test_rows_of_a_table_that_was_made_here_are_not_from_before(make_app, caplog):
-    app = make_app(table=MessageTable("tb_made"))
-    app.create_schema()
+    app = created(make_app(table=MessageTable("tb_made")))
     send(app, "a")
     assert [one for one in app.ops.doctor() if "from before" in one.text] == []
     app.add_handler(None, lambda msg: None)
@@ -738,8 +738,7 @@ def test_instants_without_a_time_zone(postgresql):
 @pytest.mark.requires("startup_options")
 def test_a_setting_of_postgresql_is_mended_as_it_is_printed(postgresql):
     url = sa.make_url(postgresql.url).update_query_dict({"options": "-csynchronous_commit=off"})
-    app = App(url)
-    app.create_schema()
+    app = created(App(url))
     (told,) = [one for one in app.ops.doctor() if "synchronous_commit is off" in one.text]
     assert told.fix == ("ALTER SYSTEM SET synchronous_commit = on", "SELECT pg_reload_conf()")
 
@@ -799,8 +798,7 @@ def numbers(app: App) -> list[Finding]:
 
 def test_a_sequence_that_is_behind_or_begins_again_is_warned_of(postgresql):
     """Reliability 37: the order of ids is the order of messages."""
-    app = App(postgresql.url)
-    app.create_schema()
+    app = created(App(postgresql.url))
     send(app, "a", "b")
     assert [one.severity for one in numbers(app)] == [Severity.FINE]
     name = "msgworker_message_msg_id_seq"
@@ -848,8 +846,7 @@ def test_a_sequence_that_was_left_behind_is_told_and_mended(postgresql, case, ca
     """As where rows are copied with their ids, and their sequence is not."""
     make_table(postgresql)
     run(postgresql, *LEFT_BEHIND[case])
-    app = App(postgresql.url, table=MessageTable("tb"))
-    app.create_schema()
+    app = created(App(postgresql.url, table=MessageTable("tb")))
     app.add_handler(None, lambda msg: None)
     (told,) = numbers(app)
     assert (told.severity, "there are ids up to 7" in told.text) == (Severity.NEEDED, True)
@@ -867,8 +864,7 @@ def test_a_sequence_of_mariadb_that_was_left_behind_is_told_and_mended(mariadb):
     run(mariadb, "CREATE SEQUENCE numbers")
     make_table(mariadb, msg_id="BIGINT DEFAULT nextval(numbers)")
     run(mariadb, "INSERT INTO tb (msg_id) VALUES (70000)")
-    app = App(mariadb.url, table=MessageTable("tb"))
-    app.create_schema()
+    app = created(App(mariadb.url, table=MessageTable("tb")))
     (told,) = numbers(app)
     assert (told.severity, "there are ids up to 70000" in told.text) == (Severity.NEEDED, True)
     run(app, *told.fix, *told.fix)
@@ -877,8 +873,7 @@ def test_a_sequence_of_mariadb_that_was_left_behind_is_told_and_mended(mariadb):
 
 
 def test_the_sequence_of_operations_is_looked_at_too(postgresql):
-    app = App(postgresql.url)
-    app.create_schema()
+    app = created(App(postgresql.url))
     run(app, "ALTER SEQUENCE msgworker_operation_op_id_seq RESTART WITH 1")
     assert [one.severity for one in numbers(app)] == [Severity.FINE]
     app.ops.pause("t", actor="me", reason="once")

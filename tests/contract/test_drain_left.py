@@ -34,6 +34,7 @@ from msgworker.queries.explain import Asked, Waits
 from msgworker.queries.remaining import left
 from msgworker.store import lease
 from msgworker.testing import Database, drain
+from tests.support.apps import created
 from tests.support.databases import SQLITE
 from tests.support.leases import registered
 from tests.support.rows import Table, edit, leave_rows_at_1, send
@@ -91,8 +92,7 @@ def test_on_a_table_without_owners_a_row_at_1_is_nobody_s_where_no_instance_live
             conn.exec_driver_sql(
                 f"INSERT INTO tb_cus (msgID, objectID, status) VALUES ({msg_id}, {name}, {status})"
             )
-    app = make_app(table=MessageTable("tb_cus", **names))
-    app.create_schema()
+    app = created(make_app(table=MessageTable("tb_cus", **names)))
     app.add_handler(None, lambda msg: None)
     if lives:
         registered(app, "another")
@@ -127,8 +127,7 @@ def test_what_is_due_later_may_be_left(waiting, caplog):
 
 
 def test_a_young_message_is_due_later(make_app):
-    app = make_app(table=MessageTable(visibility_delay_seconds=3600))
-    app.create_schema()
+    app = created(make_app(table=MessageTable(visibility_delay_seconds=3600)))
     app.add_handler("t", lambda msg: None)
     send(app, "o", None)
     report = app.drain(linger=0)
@@ -550,8 +549,7 @@ def test_a_drain_of_a_job_waits_for_retries_and_counts_what_is_dead_or_paused(ap
 
 
 def test_a_drain_of_a_job_with_priorities_and_a_limit(make_app):
-    app = make_app(table=MessageTable(priority="priority"))
-    app.create_schema()
+    app = created(make_app(table=MessageTable(priority="priority")))
     watch = Watch()
     app.add_handler("t", watch, max_running=1)
     send(app, "u", priority=9)
@@ -595,8 +593,7 @@ def test_a_drain_of_a_job_that_cannot_be(app, subtests):
 
 
 def test_a_table_without_jobs_is_not_drained_by_job(make_app):
-    app = make_app(table=MessageTable("msg_plain"))
-    app.create_schema()
+    app = created(make_app(table=MessageTable("msg_plain")))
     app.add_handler("t", lambda msg: None)
     with pytest.raises((ConfigError, SchemaError), match="job"):
         app.drain(job=1)

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from msgworker import App, MessageTable
 from msgworker.store import candidates, change, slices
 from msgworker.store.slices import Place
+from tests.support.apps import created
 
 TEXTS = {
     "postgresql": "VARCHAR(40) COLLATE blind",
@@ -44,9 +45,7 @@ def blind(database: Any) -> App:
             f" claimed_by VARCHAR(100), finished_at {_instant(database.name)}, last_error {text})"
         )
     names = {"msg_id": "id", "object_id": "obj", "error_try_times": "tries", "payload": "body"}
-    app = App(engine, table=MessageTable("theirs", **names))
-    app.create_schema()
-    return app
+    return created(App(engine, table=MessageTable("theirs", **names)))
 
 
 def _instant(name: str) -> str:
@@ -143,8 +142,7 @@ def test_a_pass_through_a_slice_meets_every_object_in_the_order_of_the_database(
                 f"INSERT INTO theirs (obj, topic, shard) VALUES ('{name}{n}', 't', {shard})"
             )
     names = {"msg_id": "id", "object_id": "obj", "error_try_times": "tries", "payload": "body"}
-    app = App(engine, table=MessageTable("theirs", **names, shard="shard"))
-    app.create_schema()
+    app = created(App(engine, table=MessageTable("theirs", **names, shard="shard")))
     if app.tables.database.slices_by_age:
         pytest.skip("slices stand by age there")
     for deep in (False, True):
@@ -183,8 +181,7 @@ def test_a_rerun_sees_that_a_later_message_of_an_equal_object_has_run(
             " tries SMALLINT NOT NULL DEFAULT 0, claimed_by VARCHAR(100), last_error TEXT)"
         )
     names = {"msg_id": "id", "object_id": "obj", "error_try_times": "tries", "payload": "body"}
-    app = make_app(table=MessageTable("theirs", **names))
-    app.create_schema()
+    app = created(make_app(table=MessageTable("theirs", **names)))
     t = app.tables
     with app.engine.connect() as conn:
         for number, (name, status) in enumerate((("mail", -1), ("other", -1), ("MAIL", 0)), 1):

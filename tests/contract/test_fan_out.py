@@ -19,6 +19,7 @@ from msgworker.instance.fan_out.items import BATCH
 from msgworker.store import items as store
 from msgworker.store import purge
 from msgworker.store.items import Record
+from tests.support.apps import created
 from tests.support.fan_out import (
     DONE,
     FAILED,
@@ -31,7 +32,7 @@ from tests.support.fan_out import (
     run,
 )
 from tests.support.rows import Table, send
-from tests.support.waiting import until
+from tests.support.waiting import launched, until
 
 
 def test_values_come_in_the_order_of_the_items_and_are_recorded(app):
@@ -234,8 +235,7 @@ def test_four_columns_of_an_existing_table_are_enough(database, make_app):
             "status INTEGER NOT NULL, errorTryTimes INTEGER NOT NULL)"
         )
     names = {"msg_id": "msgid", "object_id": "objectid", "error_try_times": "errortrytimes"}
-    app = make_app(table=MessageTable("tb_cus_msg", payload=None, **names))
-    app.create_schema()
+    app = created(make_app(table=MessageTable("tb_cus_msg", payload=None, **names)))
     ran = Ran(fails={2})
     results = []
 
@@ -538,8 +538,7 @@ def test_an_instance_holds_no_more_messages_than_it_is_told(app_with):
     app.add_handler(None, hold)
     send(app, None, None, None)
     table = Table(app)
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)):
         assert held.wait(60)
         send(app, None)
         assert table.statuses.count(1) == 1

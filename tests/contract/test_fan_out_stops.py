@@ -26,11 +26,12 @@ from msgworker.instance.fan_out.items import BATCH
 from msgworker.instance.liveness.lease import Heartbeat, OwnLease
 from msgworker.instance.liveness.watchdog import Watchdog
 from msgworker.store import lease
+from tests.support.apps import created
 from tests.support.databases import SQLITE
 from tests.support.fan_out import DONE, Fan, Ran, Trying, records, take_over
 from tests.support.rounds import trust_until
 from tests.support.rows import Table, send
-from tests.support.waiting import in_thread, until
+from tests.support.waiting import in_thread, launched, until
 
 
 def item_threads() -> list[str]:
@@ -69,8 +70,7 @@ def test_a_lost_lease_stops_new_items_and_the_next_instance_runs_the_rest(app_wi
             time.sleep(0.05)
 
     trying = Trying(app, lambda ctx: ctx.fan_out(act, range(200), threads=2), tries=2)
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)) as worker:
         until(lambda: trying.results, "the second try is through")
     assert isinstance(trying.errors[0], LostClaim)
     assert trying.results[0].done == 200
@@ -110,8 +110,7 @@ def test_a_lease_that_may_be_over_stops_new_items_and_counts_no_try(app_with, mo
                 break
 
     trying = Trying(app, lambda ctx: ctx.fan_out(act, range(200), threads=1))
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)) as worker:
         until(lambda: trying.errors, "the items were stopped")
         name = worker.instance_id
         until(lambda: table.statuses == [0], "the message is given back")
@@ -133,8 +132,7 @@ def test_a_lease_that_may_be_over_stops_new_items_and_counts_no_try(app_with, mo
     ids=["ours", "no later_times", "later_times at its limit"],
 )
 def test_a_stop_ends_new_items_and_counts_no_try(make_app, columns):
-    app = make_app(table=MessageTable(**columns))
-    app.create_schema()
+    app = created(make_app(table=MessageTable(**columns)))
     table, ran = Table(app), Ran()
 
     def act(n: int) -> None:
@@ -142,8 +140,7 @@ def test_a_stop_ends_new_items_and_counts_no_try(make_app, columns):
         time.sleep(0.005 if len(ran.items) <= 20 or trying.errors else 0.05)
 
     trying = Trying(app, lambda ctx: ctx.fan_out(act, range(120), threads=2))
-    worker = app.worker(threads=1)
-    worker.start()
+    worker = launched(app.worker(threads=1))
     until(lambda: len(ran.items) > 20, "items run")
     assert worker.stop(grace=30)
     assert isinstance(trying.errors[0], RetryLater)

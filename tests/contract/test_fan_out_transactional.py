@@ -15,6 +15,7 @@ from msgworker import Context, LostClaim
 from msgworker.store import items as store
 from msgworker.store import recover
 from msgworker.store.items import Record
+from tests.support.apps import created
 from tests.support.cutting import Cutter, consumer_url
 from tests.support.fan_out import (
     DONE,
@@ -181,8 +182,7 @@ def test_two_items_commit_side_by_side(app, database):
 @pytest.mark.long
 @pytest.mark.parametrize("exact", [True, False], ids=["exact", "plain"])
 def test_cut_sessions_lose_nothing_and_repeat_no_transactional_item(make_app, database, exact):
-    app = make_app(consumer_url(database.url))
-    app.create_schema()
+    app = created(make_app(consumer_url(database.url)))
     watcher = make_app()
     EFFECT.create(watcher.engine)
     ran, cutter = Ran(), Cutter(database.url, 0.06, random.Random(7))

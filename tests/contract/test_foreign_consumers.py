@@ -10,11 +10,12 @@ import sqlalchemy as sa
 
 from msgworker import App, MessageTable
 from msgworker.errors import ConfigError
+from tests.support.apps import created
 from tests.support.leases import beat_now, beats
 from tests.support.rounds import by_hand, recover_what_is_stale
 from tests.support.rows import Table, send
 from tests.support.tables import SEED, seed_table
-from tests.support.waiting import in_thread, until
+from tests.support.waiting import in_thread, launched, until
 from tests.support.watching import Watch, breathe
 
 
@@ -68,8 +69,7 @@ class Foreign:
 def _both(app: App, foreign: Foreign, table: Table) -> None:
     join = in_thread(foreign)
     try:
-        with app.worker(threads=3) as worker:
-            worker.start()
+        with launched(app.worker(threads=3)):
             until(lambda: set(table.statuses) == {2}, "all done")
     finally:
         foreign.stop.set()
@@ -88,8 +88,7 @@ def test_a_foreign_consumer_beside_ours(database, app, table):
 
 def test_a_foreign_consumer_on_the_seed_s_table(database, make_app):
     seed_table(database, "INTEGER")
-    app = make_app(table=SEED)
-    app.create_schema()
+    app = created(make_app(table=SEED))
     watch = Watch()
     app.add_handler(None, lambda msg: watch.saw(msg.object_id, msg.msg_id, breathe))
     ids = send(app, *[i % 8 for i in range(80)])
@@ -99,21 +98,18 @@ def test_a_foreign_consumer_on_the_seed_s_table(database, make_app):
 
 
 def test_message_of_a_foreign_consumer_is_left_alone_unless_asked(make_app):
-    app = make_app(lease_seconds=3.0)
-    app.create_schema()
+    app = created(make_app(lease_seconds=3.0))
     table = Table(app)
     app.add_handler("t", lambda msg: None)
     flagged, _ = send(app, "o", None)
     table.edit(table.where(msg_id=flagged), status=1)
     behind = send(app, "o")
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)) as worker:
         until(lambda: beat_now(worker) or beats(app) > 2, "several heartbeats")
         until(lambda: table.statuses == [1, 2, 0], "the other one is done")
     patient = make_app(lease_seconds=6.0, foreign_stale_after=1.0)
     patient.add_handler("t", lambda msg: None)
-    with patient.worker(threads=1) as worker:
-        worker.start()
+    with launched(patient.worker(threads=1)) as worker:
         until(lambda: table.statuses == [2, 2, 2], "taken from the foreign consumer")
     assert table.rows("msg_id", "error_try_times", "crash_times")[0] == (flagged, 1, 1)
     assert table.rows("msg_id", "error_try_times")[2] == (behind[0], 0)
@@ -139,8 +135,7 @@ def test_foreign_consumer_that_goes_on_to_the_next_try_is_not_stale(app_with):
     app.add_handler("t", lambda msg: None)
     (flagged,) = send(app, "o")
     table.edit(table.where(msg_id=flagged), status=1)
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)) as worker:
         until(lambda: beat_now(worker) or beats(app) > 2, "several heartbeats have passed")
     assert table.statuses == [1]
 

@@ -11,6 +11,7 @@ import pytest
 from tenacity.wait import wait_none
 
 from msgworker import ConfigError, Context, Message, MessageTable
+from tests.support.apps import created
 from tests.support.rows import Table, send
 from tests.support.tables import OTHER_NAMES, SEED, make_table, seed_table
 from tests.support.waiting import until
@@ -70,8 +71,7 @@ def test_a_table_in_a_schema(database, make_app):
 def test_the_seed_s_four_columns_only(database, make_app, objects, quoted):
     quote = {"mariadb": "`"}.get(database.name, '"') if quoted else ""
     seed_table(database, objects, quote)
-    app = make_app(table=SEED)
-    app.create_schema()
+    app = created(make_app(table=SEED))
     assert app.create_schema() == []
     watch = Watch()
 
@@ -102,8 +102,7 @@ def test_the_seed_s_four_columns_only(database, make_app, objects, quoted):
 
 def test_send_into_the_seed_s_table(database, make_app):
     seed_table(database)
-    app = make_app(table=SEED)
-    app.create_schema()
+    app = created(make_app(table=SEED))
     app.add_handler(None, lambda msg: None)
     assert send(app, "a", "a", None) == [1, 2, 3]
     with app.engine.begin() as conn:
@@ -113,8 +112,7 @@ def test_send_into_the_seed_s_table(database, make_app):
 
 def test_a_column_shard_that_holds_texts_is_theirs(database, make_app):
     make_table(database, shard="VARCHAR(20) DEFAULT 'eu-west'")
-    app = make_app(table=MessageTable("tb"))
-    app.create_schema()
+    app = created(make_app(table=MessageTable("tb")))
     app.add_handler(None, lambda msg: None)
     send(app, "a", None, topic="default")
     assert app.drain(linger=0).done == 2
@@ -126,8 +124,7 @@ def test_a_column_shard_that_holds_texts_is_theirs(database, make_app):
 @pytest.mark.requires("common_sql")
 def test_a_column_of_a_type_that_sqlalchemy_does_not_know_is_no_reason_to_warn(database, make_app):
     make_table(database, place={"postgresql": "int4multirange"}.get(database.name, "point"))
-    app = make_app(table=MessageTable("tb"))
-    app.create_schema()
+    app = created(make_app(table=MessageTable("tb")))
     app.add_handler(None, lambda msg: None)
     send(app, "a", None, topic="default")
     app.ops.doctor()
@@ -147,8 +144,7 @@ def test_a_status_without_a_default_is_sent_under_its_own_name(database, make_ap
         )
     names = {"msg_id": "nr", "object_id": "customer", "status": "state"}
     spec = MessageTable("work_item", error_try_times="tries", topic=None, payload=None, **names)
-    app = make_app(table=spec)
-    app.create_schema()
+    app = created(make_app(table=spec))
     app.add_handler(None, lambda msg: None)
     send(app, "a", topic="default")
     with app.engine.begin() as conn:
@@ -159,8 +155,7 @@ def test_a_status_without_a_default_is_sent_under_its_own_name(database, make_ap
 def test_a_filter_on_a_column_that_is_not_there_is_refused(database, make_app, subtests):
     """It would find nothing, which reads like an answer."""
     seed_table(database, "INTEGER")
-    app = make_app(table=SEED)
-    app.create_schema()
+    app = created(make_app(table=SEED))
     app.add_handler(None, lambda msg: 1 / 0, max_tries=1)
     (msg_id,) = send(app, 5, topic="default")
     app.drain(linger=0)
@@ -204,8 +199,7 @@ def test_two_workers_on_the_seed_s_table(database, make_app):
 
 def test_a_mixed_case_table(database, make_app):
     spec = MessageTable("TbCusMsg", **{k: v.title() for k, v in OTHER_NAMES.items()})
-    app = make_app(table=spec)
-    app.create_schema()
+    app = created(make_app(table=spec))
     assert app.create_schema() == []
     app.add_handler("t", lambda msg: None)
     send(app, "a", "a", "b")

@@ -26,12 +26,13 @@ from msgworker.instance.liveness import watchdog
 from msgworker.instance.liveness.watchdog import Watchdog
 from msgworker.instance.state import Shared
 from msgworker.store import lease
+from tests.support.apps import created
 from tests.support.databases import async_url
 from tests.support.proxy import Proxy
 from tests.support.rounds import beat, declared_dead
 from tests.support.rows import Table, send
 from tests.support.sessions import SLEEP
-from tests.support.waiting import in_thread, until
+from tests.support.waiting import in_thread, launched, until
 
 KINDS = pytest.mark.parametrize("kind", ["sync", "async"])
 
@@ -78,8 +79,7 @@ def test_handlers_on_half_open_connections_run_again_on_others(app_with, kind, m
 
         runs(app, before, "SELECT 1", kind)
         ids = send(near, "a", "b")
-        with app.worker(threads=2) as worker:
-            worker.start()
+        with launched(app.worker(threads=2)):
             until(lambda: sorted(starts) == ids, "both run")
             between.strand()
             gate.set()
@@ -126,8 +126,7 @@ def test_a_handler_s_connection_is_cut_when_its_claim_is_lost(app_with, kind):
     asked = threading.Event()
     runs(app, lambda msg: asked.set(), SLEEP[app.engine.dialect.name], kind)
     send(near, "a")
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)) as worker:
         assert asked.wait(60)
         assert worker.instance is not None
         running = worker.instance.shared.in_flight.running
@@ -150,8 +149,7 @@ def test_a_statement_of_a_handler_may_take_longer_than_the_lease(app_with):
         ctx.connection.execute(sa.text(sleep))
 
     send(app, "a")
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)):
         until(lambda: table.statuses == [2], "it is done")
     assert len(starts) == 1
 
@@ -159,8 +157,7 @@ def test_a_statement_of_a_handler_may_take_longer_than_the_lease(app_with):
 @pytest.mark.skipif(os.name != "posix", reason="it calls the C library")
 def test_a_call_that_keeps_the_gil_for_longer_than_the_lease_is_named(make_app, sqlite, caplog):
     """No thread can renew the lease meanwhile. It is renewed late, unless it was taken over."""
-    app = make_app(lease_seconds=1.0)
-    app.create_schema()
+    app = created(make_app(lease_seconds=1.0))
     table, starts = Table(app), list[int]()
 
     @app.handler("t")
@@ -168,8 +165,7 @@ def test_a_call_that_keeps_the_gil_for_longer_than_the_lease_is_named(make_app, 
         starts.append(msg.msg_id)
         ctypes.PyDLL(None).sleep(2)
 
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)):
         (msg_id,) = send(app, "a")
         until(lambda: table.statuses == [2], "it is done")
         until(lambda: "kept Python's GIL" in caplog.text, "it is told")

@@ -18,6 +18,7 @@ from msgworker.store import history
 from msgworker.store.history import Counts, Minute
 from msgworker.table.build import HISTORY, RAN_COUNTS, WAITED_COUNTS
 from tests.engines import statements
+from tests.support.apps import created
 from tests.support.rounds import beat
 
 
@@ -275,8 +276,7 @@ def test_purge_deletes_old_history_too(app):
 def test_histories_of_two_message_tables_stay_apart(app, make_app):
     from msgworker import MessageTable
 
-    other = make_app(app.engine.url, table=MessageTable("tb_other"))
-    other.create_schema()
+    other = created(make_app(app.engine.url, table=MessageTable("tb_other")))
     for one in (app, other):
         one.add_handler("t", lambda msg: None)
     send(app, "t", 3)

@@ -15,9 +15,10 @@ from msgworker.app import setup_of
 from msgworker.events import Claimed
 from msgworker.instance.claiming import capacity
 from msgworker.instance.instance import Instance
+from tests.support.apps import created
 from tests.support.rounds import register
 from tests.support.rows import send
-from tests.support.waiting import until
+from tests.support.waiting import launched, until
 
 
 @pytest.fixture
@@ -68,8 +69,7 @@ def make_holding(make_app: Any) -> Iterator[Any]:
     made: list[Holding] = []
 
     def make(**settings: Any) -> Holding:
-        app = make_app(poll_seconds=600.0, **settings)
-        app.create_schema()
+        app = created(make_app(poll_seconds=600.0, **settings))
         made.append(Holding(app))
         return made[-1]
 
@@ -255,8 +255,7 @@ def test_a_stop_in_the_middle_of_a_long_run_leaves_the_rest_new(app_with, table)
 
     stopping = threading.Event()
     send(app, *["hot"] * 100)
-    with app.worker(threads=2) as worker:
-        worker.start()
+    with launched(app.worker(threads=2)) as worker:
         assert reached.wait(60)
         worker.instance.shared.stop.requested.set()  # as the stop does, first of all
         stopping.set()

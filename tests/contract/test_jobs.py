@@ -26,11 +26,12 @@ from msgworker.queries.remaining import Left
 from msgworker.store import jobs
 from msgworker.table.build import JOB_TABLE
 from tests.engines import plain_engine
+from tests.support.apps import created
 from tests.support.databases import SQLITE
 from tests.support.leases import registered
 from tests.support.refusing import refuse
 from tests.support.rows import Table, edit, send
-from tests.support.waiting import in_thread, until
+from tests.support.waiting import in_thread, launched, until
 
 DEAD = 3
 
@@ -114,8 +115,7 @@ def test_a_running_instance_completes_a_job_within_seconds(app_with):
     at: list[Any] = []
     app.add_handler("t", lambda msg: None)
     app.add_handler("report", lambda msg: at.append(msg.payload))
-    with app.worker(threads=2) as worker:
-        worker.start()
+    with launched(app.worker(threads=2)):
         opened(app, 3)
         until(lambda: at, "its message was handled", seconds=8)
 
@@ -462,8 +462,7 @@ def test_a_job_of_another_table_is_none_of_ours(make_app):
 
 
 def test_a_table_without_the_column_has_no_jobs(make_app):
-    app = make_app(table=MessageTable("msg_without"))
-    app.create_schema()
+    app = created(make_app(table=MessageTable("msg_without")))
     with pytest.raises(SchemaError, match="job_id"):
         app.job("a")
     app.add_handler("t", lambda msg: None)
@@ -472,8 +471,7 @@ def test_a_table_without_the_column_has_no_jobs(make_app):
 
 
 def test_a_job_may_wait_for_dead_messages_only_where_they_can_be_discarded(make_app):
-    app = make_app(table=MessageTable("msg_plain", job_id="job_id", last_error=None))
-    app.create_schema()
+    app = created(make_app(table=MessageTable("msg_plain", job_id="job_id", last_error=None)))
     with pytest.raises(ConfigError, match="last_error"):
         app.job("a", on_dead="wait")
     assert app.job("a").job_id == 1
@@ -637,8 +635,7 @@ def test_the_states_of_a_job(app):
 @pytest.fixture
 def blocking(make_app):
     """A table whose dead messages block their object, and an instance that lives."""
-    app = make_app(table=MessageTable(on_dead="block"))
-    app.create_schema()
+    app = created(make_app(table=MessageTable(on_dead="block")))
     alive(app)
     return app
 
@@ -986,8 +983,7 @@ def test_jobs_that_are_not_there(app, make_app):
         app.ops.seal_job(99, actor="anna")
     with pytest.raises(ConfigError, match="no job 99"):
         app.ops.cancel_job(99, reason="x", actor="anna")
-    without = make_app(table=MessageTable("msg_without"))
-    without.create_schema()
+    without = created(make_app(table=MessageTable("msg_without")))
     assert without.ops.jobs() == []
     assert without.ops.job(1) is None
     with pytest.raises(ConfigError, match="no job_id column"):

@@ -17,10 +17,11 @@ from msgworker.events import Renewed
 from msgworker.instance.running.in_flight import Execution
 from msgworker.instance.running.outcome import DONE
 from msgworker.store import lease, recover
+from tests.support.apps import created
 from tests.support.leases import beat_now, leases
 from tests.support.rounds import beat, fetch, loses_its_lease, renewed_before, trust_until
 from tests.support.rows import Table, send
-from tests.support.waiting import in_thread, until
+from tests.support.waiting import in_thread, launched, until
 
 
 def test_a_new_self_claims_nothing_that_the_old_one_looked_at(one, app, table):
@@ -96,8 +97,7 @@ def test_the_lease_is_kept_while_a_stop_waits_for_a_handler(app_with):
         go.wait(60)
 
     send(app, "o")
-    worker = app.worker(threads=1)
-    worker.start()
+    worker = launched(app.worker(threads=1))
     name = worker.instance_id
     assert started.wait(60)
     join = in_thread(worker.stop)
@@ -113,8 +113,7 @@ def test_the_lease_is_kept_while_a_stop_waits_for_a_handler(app_with):
 
 def test_a_housekeeper_does_not_wait_for_a_claim_to_take_a_new_id(app):
     app.add_handler("t", lambda msg: None)
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)) as worker:
         assert worker.instance is not None
         identity, beat = worker.instance.shared.identity, worker.instance.housekeeper
         beat.ask_to_end()
@@ -139,8 +138,7 @@ def test_who_was_declared_dead_learns_it_from_the_first_message_it_lost(app_with
         go.wait(60)
 
     (msg_id,) = send(app, "a")
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)) as worker:
         assert started.wait(60)
         name = worker.instance_id
         instance = worker.instance
@@ -168,8 +166,7 @@ def test_a_renewal_is_not_doubted_again_and_again(app_with):
             conn.execute(sa.delete(app.tables.message).where(c.msg_id == msg.msg_id))
 
     send(app, *(f"o{i}" for i in range(30)))
-    with app.worker(threads=2) as worker:
-        worker.start()
+    with launched(app.worker(threads=2)) as worker:
         until(lambda: Table(app).statuses == [], "all are gone")
         with app.engine.begin() as conn:
             ((term,),) = conn.execute(
@@ -364,8 +361,7 @@ def test_who_listens_to_renewals_for_long_costs_no_lease(app_with):
     gate = threading.Event()
     app.add_handler("t", lambda msg: None)
     app.on(Renewed, lambda event: gate.wait(60))
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)) as worker:
         name = worker.instance_id
         until(lambda: leases_of(app, name) >= 5, "renewed for more than a lease")
         gate.set()
@@ -419,8 +415,7 @@ def test_trust_goes_on_to_end_while_the_machine_sleeps(one, monkeypatch):
 @pytest.mark.long
 def test_a_handler_s_transaction_longer_than_the_lease_costs_nobody_the_lease(make_app, sqlite):
     """On SQLite no other can write meanwhile: neither renew nor take over."""
-    app = make_app(lease_seconds=3.0, backoff_seconds=0.0)
-    app.create_schema()
+    app = created(make_app(lease_seconds=3.0, backoff_seconds=0.0))
     table, starts = Table(app), list[int]()
     gate, over = threading.Event(), threading.Event()
 
@@ -434,8 +429,7 @@ def test_a_handler_s_transaction_longer_than_the_lease_costs_nobody_the_lease(ma
         starts.append(msg.msg_id)
         assert gate.wait(60)
 
-    with app.worker(threads=3) as worker:
-        worker.start()
+    with launched(app.worker(threads=3)) as worker:
         name = worker.instance_id
         ids = send(app, "a", "b")
         until(lambda: sorted(starts) == sorted(ids), "both run")

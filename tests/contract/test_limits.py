@@ -22,6 +22,7 @@ from msgworker.message import Outcome
 from msgworker.store import candidates, claim, limits
 from msgworker.store.candidates import Those
 from msgworker.store.limits import Recorded
+from tests.support.apps import created
 from tests.support.leases import dead_holds, registered
 from tests.support.ops import DONE
 from tests.support.rounds import beat, by_hand
@@ -582,8 +583,7 @@ def test_a_limit_that_was_removed_is_declared_again_by_who_has_it(app):
 
 def test_a_limit_of_another_table_is_another_one(app, make_app):
     limited(app, max_running=1)
-    other = make_app(table=MessageTable("second_message"))
-    other.create_schema()
+    other = created(make_app(table=MessageTable("second_message")))
     limited(other, max_running=1)
     send(app, "a")
     send(other, "a")

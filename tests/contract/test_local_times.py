@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from msgworker import App, ConfigError, MessageTable
 from msgworker.config import load
 from tests.engines import plain_engine
+from tests.support.apps import created
 
 ZONES = ("Asia/Shanghai", "America/New_York")
 NAMES = {"msg_id": "id", "object_id": "obj", "payload": "body", "topic": "kind"}
@@ -65,9 +66,7 @@ class Local:
 
     def app(self, **rules: Any) -> App:
         table = MessageTable("theirs", **NAMES, time_zone=self.zone, **rules)
-        made = App(self.engine, table=table, backoff_seconds=1)
-        made.create_schema()
-        return made
+        return created(App(self.engine, table=table, backoff_seconds=1))
 
     def insert(self, obj: str, available: float | None, created: float = 0.0) -> None:
         at = None if available is None else self.clock(available)

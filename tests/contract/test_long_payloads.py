@@ -15,7 +15,7 @@ from msgworker.message import Outcome
 from msgworker.store.rows import READ_AHEAD
 from tests.support.rounds import fetch, trust_until
 from tests.support.rows import Table, edit, send
-from tests.support.waiting import in_thread, until
+from tests.support.waiting import in_thread, launched, until
 
 LONG = "x" * (READ_AHEAD + 1)
 KINDS: dict[str, dict[str, Any]] = {
@@ -109,8 +109,7 @@ def test_who_waits_for_the_budget_when_the_instance_stops_is_released(app_with):
         go_on.wait(20)
 
     send(app, "a", "b", payload=LONG)
-    worker = app.worker(threads=2)
-    worker.start()
+    worker = launched(app.worker(threads=2))
     assert begun.wait(20)
     until(lambda: Table(app).statuses == [1, 1], "both are claimed")
     ends = in_thread(lambda: worker.stop(grace=20))
@@ -183,8 +182,7 @@ def test_who_waits_for_the_budget_while_its_message_is_recovered_does_not_start(
     monkeypatch.setattr(call, "PayloadBudget", lambda most: budget)
     app = app_with(payload_budget=1, lease_seconds=2.0)
     ran, go_on = waits_for_the_budget(app, **options)
-    worker = app.worker(threads=2)
-    worker.start()
+    worker = launched(app.worker(threads=2))
     until(lambda: ran and Table(app).statuses == [1, 1], "both are claimed")
     assert worker.instance is not None
     assert worker.instance_id is not None
@@ -201,8 +199,7 @@ def test_who_waits_for_the_budget_while_its_message_is_recovered_does_not_start(
 def test_the_wait_for_the_budget_is_no_time_of_the_handler(app_with):
     app = app_with(payload_budget=1)
     ran, go_on = waits_for_the_budget(app, timeout=5)
-    with app.worker(threads=2) as worker:
-        worker.start()
+    with launched(app.worker(threads=2)) as worker:
         until(lambda: ran and Table(app).statuses == [1, 1], "both are claimed")
         (waits,) = {1, 2} - set(ran)
         running = worker.instance.shared.in_flight.running

@@ -17,6 +17,7 @@ from msgworker import App, ConfigError, Context, Message, MessageTable, SchemaEr
 from msgworker.doctor import Severity
 from msgworker.instance.claiming.heads import Wanted
 from tests import variants
+from tests.support.apps import created
 from tests.support.doctor import needed, run
 from tests.support.ops import Cut, cut_after
 from tests.support.rounds import by_hand
@@ -200,8 +201,7 @@ def test_a_table_adopted_by_an_older_version_goes_on_and_is_advised(mariadb):
         f"coalesce({AS_BYTES}, {LOOSE}) END) STORED INVISIBLE, ADD COLUMN mw_running_object {KEY} "
         f"(CASE WHEN (status = 1) THEN {AS_BYTES} END) STORED INVISIBLE",
     )
-    app = App(mariadb.url, table=TABLE)
-    app.create_schema()
+    app = created(App(mariadb.url, table=TABLE))
     put(app, "a", "A", "a", "\u00e4")
     app.add_handler(None, lambda msg: 1 / (msg.msg_id - 1), wait=wait_fixed(3600))
     report = app.drain(threads=2, linger=0)
@@ -224,8 +224,7 @@ def test_a_table_adopted_by_an_older_version_goes_on_and_is_advised(mariadb):
 @pytest.mark.requires("fractions")
 def test_open_messages_whose_id_has_a_fraction_are_found(database, make_app):
     make_table(database, msg_id="NUMERIC NOT NULL" if database.name != "mariadb" else "DECIMAL(20)")
-    app = make_app(table=TABLE)
-    app.create_schema()
+    app = created(make_app(table=TABLE))
     app.add_handler(None, lambda msg: None)
     fraction = "2" if database.name == "mariadb" else "2.5"  # rounded there
     rows = f"(1, 'a', 0), ({fraction}, 'b', 0), (3.0, 'c', 0), (4, 'd', 2)"
@@ -309,8 +308,7 @@ def test_a_failed_head_holds_back_only_the_very_same_object(app):
 )
 def test_foreign_collations_keep_exclusion_and_order(mariadb, collation):
     foreign_table(mariadb, objectID=f"VARCHAR(50) CHARACTER SET {collation}")
-    app = App(mariadb.url, table=SEED)
-    app.create_schema()
+    app = created(App(mariadb.url, table=SEED))
     ids: list[int] = []
 
     @app.handler(None, wait=wait_none())
@@ -443,8 +441,7 @@ def test_a_topic_may_be_of_an_enumeration_of_the_database(postgresql):
 def test_a_flag_moves_on_where_ids_are_decimals(postgresql):
     """SQLAlchemy warned of a product of two tables."""
     make_table(postgresql, msg_id="NUMERIC(18)")
-    app = App(postgresql.url, table=TABLE)
-    app.create_schema()
+    app = created(App(postgresql.url, table=TABLE))
     app.add_handler(None, lambda msg: None)
     run(postgresql, "INSERT INTO tb (msg_id, object_id) VALUES (1, 'a'), (2, 'a'), (3, 'a')")
     assert app.drain(threads=1, linger=0).done == 3

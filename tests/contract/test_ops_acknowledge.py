@@ -11,6 +11,7 @@ from msgworker.ops.results import Why
 from msgworker.queries.messages import How
 from msgworker.table.columns import MAX_ERROR
 from tests.engines import plain_engine
+from tests.support.apps import created
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, many_dead, put
 from tests.support.rows import Table, edit, send
 
@@ -186,8 +187,7 @@ def test_acknowledge_skips_what_is_not_dead(app):
 
 
 def test_acknowledge_refuses(sqlite, subtests):
-    app = App(sqlite.url)
-    app.create_schema()
+    app = created(App(sqlite.url))
     put(app, ("a", FAILED))
     for given in (
         {"ids": [1]},
@@ -205,8 +205,7 @@ def test_acknowledge_refuses(sqlite, subtests):
 
 
 def test_only_dead_messages_are_asked_whether_they_are_acknowledged(sqlite, subtests):
-    app = App(sqlite.url)
-    app.create_schema()
+    app = created(App(sqlite.url))
     for word in ("find", "messages", "discard", "cancel", "rerun"):
         with subtests.test(word=word):
             more = {} if word in ("find", "messages", "rerun") else {"reason": "r"}

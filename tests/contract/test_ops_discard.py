@@ -7,6 +7,7 @@ import pytest
 from msgworker import App, ConfigError, MessageTable, Reject, SchemaError
 from msgworker.ops.results import Why
 from tests.engines import plain_engine
+from tests.support.apps import created
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, put
 from tests.support.rows import Table, send
 
@@ -93,8 +94,7 @@ def test_discard_by_filter_takes_what_is_unfinished(app, table):
 
 
 def test_discard_refuses(sqlite, subtests):
-    app = App(sqlite.url)
-    app.create_schema()
+    app = created(App(sqlite.url))
     put(app, ("a", NEW))
     for given in (
         {"ids": [1]},

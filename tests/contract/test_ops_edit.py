@@ -15,6 +15,7 @@ from msgworker.payload import decode_exactly
 from msgworker.queries.explain import Waits
 from msgworker.store.audit import Edited
 from tests.engines import plain_engine
+from tests.support.apps import created
 from tests.support.databases import SQLITE
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, put
 from tests.support.rounds import by_hand
@@ -48,8 +49,7 @@ def test_an_edit_changes_what_is_given_and_keeps_the_rest(app, table):
 
 
 def test_an_edit_is_refused_of_what_its_column_does_not_take_or_is_too_long_to_be_read(make_app):
-    app = make_app(table=MessageTable(max_payload=50))
-    app.create_schema()
+    app = created(make_app(table=MessageTable(max_payload=50)))
     (msg_id,) = put(app, ("a", FAILED), payload="1")
     with pytest.raises(PayloadError, match="max_payload"):
         app.ops.edit(msg_id, payload="x" * 60, reason="r")
@@ -331,8 +331,7 @@ def test_an_edit_of_a_table_without_the_columns_says_so(make_app, database):
             "INSERT INTO te (msg_id, object_id, payload) VALUES (1, 'a', 'no json')"
         )
     engine.dispose()
-    app = make_app(table=MessageTable("te"))
-    app.create_schema()
+    app = created(make_app(table=MessageTable("te")))
     for given in ({"topic": "u"}, {"available_at": None}, {"available_at": SOON}, {"priority": 1}):
         with pytest.raises(ConfigError, match=f"no {next(iter(given))} column"):
             app.ops.edit(1, **given, reason="r")

@@ -8,6 +8,7 @@ from tenacity import wait_fixed
 
 from msgworker import MessageTable
 from msgworker.queries.explain import Reason
+from tests.support.apps import created
 from tests.support.flags import ME, flagged
 from tests.support.leases import registered
 from tests.support.ops import failing, why
@@ -98,8 +99,7 @@ def test_explain_no_instance_no_handler_and_next(app):
 
 
 def test_an_instance_of_another_table_handles_nothing_here(app, make_app):
-    other = make_app(table=MessageTable("another"))
-    other.create_schema()
+    other = created(make_app(table=MessageTable("another")))
     registered(other, "live-1")
     (first,) = send(app, "a")
     assert why(app, first) is Reason.NO_INSTANCE

@@ -24,12 +24,13 @@ from msgworker.queries.instances import Life
 from msgworker.queries.messages import acts
 from msgworker.store import bounded, settle, tries
 from msgworker.store.tries import Failure, Kind
+from tests.support.apps import created
 from tests.support.databases import SQLITE
 from tests.support.flags import ME, flagged
 from tests.support.leases import registered
 from tests.support.ops import DONE, FAILED, NEW, failing, looks, put, why
 from tests.support.rows import Table, edit, send
-from tests.support.waiting import until
+from tests.support.waiting import launched, until
 
 
 def test_every_look_of_ops_is_in_the_list_of_the_tests(tmp_path):
@@ -676,8 +677,7 @@ def test_instances_live_and_dead_and_foreign(app, table):
 def test_a_worker_says_what_it_handles(app):
     app.add_handler("t", lambda msg: None)
     app.add_handler("u", lambda msg: None)
-    with app.worker(topics=["u"], threads=3) as worker:
-        worker.start()
+    with launched(app.worker(topics=["u"], threads=3)):
         (one,) = until(app.ops.instances, "the lease")
         assert (one.life, one.topics, one.other_table) == (Life.LIVE, ("u",), None)
         assert (one.host, one.pid) == (socket.gethostname(), os.getpid())
@@ -704,8 +704,7 @@ def test_looks_work_on_the_four_columns_of_a_foreign_table(database, make_app):
     spec = MessageTable(
         "tb_msg", msg_id="msgid", object_id="objectid", error_try_times="errortrytimes"
     )
-    app = make_app(table=spec)
-    app.create_schema()
+    app = created(make_app(table=spec))
     ops = app.ops
     assert {one.status for one in ops.counts()} == {"new", "processing", "done", "dead", "unknown"}
     assert [info.msg_id for info in ops.find(status="dead")] == [2]
@@ -735,8 +734,7 @@ def test_since_beyond_the_calendar_is_refused(sqlite_app):
 @pytest.mark.parametrize("on_dead", ["continue", "block"])
 def test_what_may_be_done_with_a_message_is_what_ops_accept(make_app, on_dead):
     """`acts` offers each write that would change the message, and no other."""
-    app = make_app(table=MessageTable(on_dead=on_dead))
-    app.create_schema()
+    app = created(make_app(table=MessageTable(on_dead=on_dead)))
     waits, runs, done, dead, known, away, cancelled = put(
         app, *((f"o{n}", status) for n, status in enumerate((0, 1, 2, -1, -1, -1, 0)))
     )

@@ -20,11 +20,12 @@ from msgworker.instance.liveness import requests
 from msgworker.instance.state import Controls
 from msgworker.queries.explain import Reason
 from msgworker.store import controls
+from tests.support.apps import created
 from tests.support.leases import beat_now
 from tests.support.ops import DONE, NEW
 from tests.support.rounds import by_hand, fetch
 from tests.support.rows import Table, edit, send
-from tests.support.waiting import until
+from tests.support.waiting import launched, until
 from tests.support.watching import Watch
 
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
@@ -71,8 +72,7 @@ def test_instances_honour_a_pause_within_a_heartbeat(app_with):
         watch.saw(msg.object_id, msg.msg_id, lambda: hold.wait(60))
 
     send(app, *range(30))
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)) as worker:
         until(lambda: watch.now, "one runs")
         app.ops.pause("t")
         until(lambda: beat_now(worker) or worker.paused == {"t"}, "heard of it")
@@ -102,8 +102,7 @@ def test_what_is_paused_meanwhile_does_not_follow_another_in_the_loop(app):
 
 
 def test_pause_refuses_what_is_no_topic(sqlite, subtests):
-    app = App(sqlite.url)
-    app.create_schema()
+    app = created(App(sqlite.url))
     for topic in ("", None, 7, "x" * 101):
         with subtests.test(topic=topic):
             with pytest.raises(ConfigError):
@@ -187,8 +186,7 @@ def test_a_paused_job_that_has_nothing_left_completes(app):
 
 
 def test_retries_delays_and_priorities_of_a_paused_job_wait_too(make_app):
-    app = make_app(table=MessageTable(priority="priority"))
-    app.create_schema()
+    app = created(make_app(table=MessageTable(priority="priority")))
     watch = Watch()
     app.add_handler(None, watch)
     job, ids = job_of(app, "a", "b", None, priority=9)
@@ -228,8 +226,7 @@ def test_a_slice_leaves_out_what_is_of_a_paused_job(app):
 
 
 def test_a_table_without_topics_has_paused_jobs(make_app):
-    app = make_app(table=MessageTable("msg_plain", topic=None, job_id="job_id"))
-    app.create_schema()
+    app = created(make_app(table=MessageTable("msg_plain", topic=None, job_id="job_id")))
     watch = Watch()
     app.add_handler(None, watch)
     job, _ = job_of(app, "a", None, topic="default", over=None)
@@ -248,8 +245,7 @@ def test_what_waits_behind_a_long_paused_job_is_found_soon(app_with, monkeypatch
         app.send_many(conn, "t", [(None, f"a{i:05}") for i in range(6000)], job=job)
     (wanted,) = send(app, "z")
     app.ops.pause_job(job.job_id)
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)):
         until(lambda: ran == [wanted], "found")
 
 
@@ -265,8 +261,7 @@ def test_instances_honour_the_pause_of_a_job_within_a_heartbeat(app_with):
 
     app.add_handler("over", lambda msg: None)
     job, ids = job_of(app, *["a"] * 10, *range(20))
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)) as worker:
         until(lambda: watch.now, "one runs")
         app.ops.pause_job(job)
         controls = lambda: worker.instance.shared.controls  # noqa: E731
@@ -314,8 +309,7 @@ def test_who_has_paused_a_topic_is_said_whatever_else_stands_in_its_row(sqlite_a
 
 
 def test_a_table_that_is_missing_is_named_with_what_it_is_for(sqlite):
-    app = App(sqlite.url)
-    app.create_schema()
+    app = created(App(sqlite.url))
     with app.engine.begin() as conn:
         conn.exec_driver_sql("DROP TABLE msgworker_pause")
     other = App(app.engine)

@@ -17,6 +17,7 @@ from msgworker.ops.results import Why
 from msgworker.store import items, purge
 from msgworker.table.build import tables_for
 from tests.engines import plain_engine
+from tests.support.apps import created
 from tests.support.doctor import run
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, Cut, cut_after, put
 from tests.support.rows import Table, send
@@ -165,8 +166,7 @@ def test_a_message_that_an_archive_would_alter_is_left(request, name, column, ki
     database = request.getfixturevalue(name)
     loose = {"connect_args": {"init_command": "SET SESSION sql_mode = ''"}}
     made = plain_engine if name != "mariadb" else partial(sa.create_engine, **loose)
-    app = App(made(database.url))
-    app.create_schema()
+    app = created(App(made(database.url)))
     put(app, ("first", DONE), finished_at=OLD)
     assert app.ops.purge("30d", archive_to="old_m") == 1
     run(
@@ -196,8 +196,7 @@ UNKNOWN = [
 @pytest.mark.parametrize(("name", "kind", "value"), UNKNOWN)
 def test_an_archive_has_columns_of_types_that_sqlalchemy_does_not_know(request, name, kind, value):
     database = request.getfixturevalue(name)
-    app = App(database.url)
-    app.create_schema()
+    app = created(App(database.url))
     run(database, f"ALTER TABLE msgworker_message ADD COLUMN extra {kind}")
     for again in range(3):
         put(app, ("a", DONE), finished_at=OLD)
@@ -242,8 +241,7 @@ def foreign_keys(raw: Any, _: Any) -> None:
 
 @pytest.mark.parametrize("name", ["m", "m" * 61], ids=["short", "long"])
 def test_purge_takes_the_items_of_a_message_too(make_app, name):
-    app = make_app(table=MessageTable(name))
-    app.create_schema()
+    app = created(make_app(table=MessageTable(name)))
     ids = put(app, ("a", DONE), ("b", DONE), finished_at=OLD)
     new = put(app, ("c", DONE), finished_at=datetime.now(UTC))
     item = app.tables.item
@@ -300,8 +298,7 @@ def test_purge_sweeps_what_is_left_of_messages_that_are_gone(app, monkeypatch, r
 
 
 def test_purge_refuses_ages_that_are_none(sqlite, subtests):
-    app = App(sqlite.url)
-    app.create_schema()
+    app = created(App(sqlite.url))
     put(app, ("a", DONE), finished_at=OLD)
     for age in (
         None,
@@ -329,8 +326,7 @@ def test_purge_refuses_ages_that_are_none(sqlite, subtests):
 
 def test_purge_of_a_table_without_times_is_refused(database, make_app):
     spec = MessageTable("plain", finished_at=None, created_at=None, claimed_at=None)
-    app = make_app(table=spec)
-    app.create_schema()
+    app = created(make_app(table=spec))
     with pytest.raises(SchemaError, match="finished_at"):
         app.ops.purge("30d")
 

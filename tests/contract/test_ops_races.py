@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from msgworker import App, Message, Reject
 from msgworker.store.controls import JOB_PAUSED
 from tests.support.rows import Table, send
-from tests.support.waiting import in_thread, until
+from tests.support.waiting import in_thread, launched, until
 from tests.support.watching import Watch
 
 pytestmark = pytest.mark.quick
@@ -30,8 +30,7 @@ def test_discards_beside_a_worker(app, table):
     watch = Watch()
     app.add_handler("t", watch)
     ids = send(app, *(f"o{i % 10}" for i in range(400)))
-    with app.worker(threads=3) as worker:
-        worker.start()
+    with launched(app.worker(threads=3)):
         discarded = 0
         for start in range(0, 400, 100):
             part = ids[start + 40 : start + 100]
@@ -55,8 +54,7 @@ def test_reruns_with_successors_beside_a_worker(app, table):
 
     ids = send(app, *(f"o{i % 6}" for i in range(60)))
     changed = 0
-    with app.worker(threads=3) as worker:
-        worker.start()
+    with launched(app.worker(threads=3)):
         for _ in range(12):
             some = chance.sample(ids, 3)
             also = chance.random() < 0.5
@@ -125,8 +123,7 @@ def test_pauses_beside_a_worker(app_with):
         for _ in range(40):
             send(app, *(f"o{i}" for i in range(5)), topic="a")
             send(app, *(f"o{i}" for i in range(5)), topic="b", job=job)
-    with app.worker(threads=3) as worker:
-        worker.start()
+    with launched(app.worker(threads=3)) as worker:
         assert worker.instance is not None
         shared, beat = worker.instance.shared, worker.instance.housekeeper.wake
         for _ in range(2):

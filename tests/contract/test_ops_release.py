@@ -17,11 +17,12 @@ from msgworker.ops import upkeep
 from msgworker.ops.results import Progress, Why
 from msgworker.queries.explain import Reason
 from msgworker.store import lease, recover
+from tests.support.apps import created
 from tests.support.doctor import run
 from tests.support.leases import registered
 from tests.support.ops import DONE, RUNNING, put
 from tests.support.rows import Table, leave_rows_at_1, send
-from tests.support.waiting import in_thread, until
+from tests.support.waiting import in_thread, launched, until
 from tests.support.watching import Watch
 
 
@@ -144,8 +145,7 @@ def test_release_refuses_a_living_instance(app, table):
 
 
 def test_release_refuses_what_is_no_instance(sqlite, subtests):
-    app = App(sqlite.url)
-    app.create_schema()
+    app = created(App(sqlite.url))
     for name in ("", None, 7, "x" * 65):
         with subtests.test(name=name), pytest.raises(ConfigError):
             app.ops.release(name)
@@ -164,8 +164,7 @@ def test_release_by_force_fences_the_living(app_with):
 
     first, *_ = send(app, "o", payload="hold")
     send(app, "o", "o", *(f"p{i}" for i in range(20)))
-    with app.worker(threads=2) as worker:
-        worker.start()
+    with launched(app.worker(threads=2)) as worker:
         until(lambda: watch.now or None, "it runs")
         old = worker.instance_id
         released = app.ops.release(old, force=True, reason="hangs")

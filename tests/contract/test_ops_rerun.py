@@ -18,6 +18,7 @@ from msgworker.ops.operation import RecordedOperation
 from msgworker.ops.results import Progress, Why
 from msgworker.store import bounded, tries
 from msgworker.store.tries import Failure, Kind
+from tests.support.apps import created
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, Cut, audited, cut_after, many_dead, put
 from tests.support.rows import Table, edit, send
 from tests.support.waiting import PATIENCE_SECONDS, in_thread, until
@@ -98,8 +99,7 @@ BAD_IDS: list[Any] = ["1", ["1"], [True], [1.0], [10**30], [-(2**70)], [None], 1
 
 
 def test_ids_that_are_none(sqlite, subtests):
-    app = App(sqlite.url)
-    app.create_schema()
+    app = created(App(sqlite.url))
     for ids in BAD_IDS:
         with subtests.test(ids=ids):
             for act in (app.ops.rerun, app.ops.discard):
@@ -152,8 +152,7 @@ def test_a_long_list_of_ids(app, table):
 
 
 def test_rerun_refuses(sqlite, subtests):
-    app = App(sqlite.url)
-    app.create_schema()
+    app = created(App(sqlite.url))
     put(app, ("a", FAILED))
     for given in (
         {"status": "old"},
@@ -281,8 +280,7 @@ def test_rerun_goes_on_while_dead_ones_hold_their_object(blocking_app):
 
 
 def test_a_slow_rerun_looks_only_a_little_ahead(sqlite, monkeypatch):
-    app = App(sqlite.url)
-    app.create_schema()
+    app = created(App(sqlite.url))
     put(app, ("a", FAILED))
     limits: list[int] = []
     real = bounded.ids_of_filter

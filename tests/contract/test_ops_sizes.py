@@ -13,6 +13,7 @@ from msgworker.db.database import DATABASES
 from msgworker.errors import DatabaseUnavailable, TookTooLong
 from msgworker.queries.counts import Sizes, TableSize
 from tests.oracle_lint import lint
+from tests.support.apps import created
 from tests.support.rows import send
 
 
@@ -46,8 +47,7 @@ def test_a_table_of_another_name_in_a_schema_has_its_size(database, make_app):
     with database.engine().begin() as conn:
         conn.exec_driver_sql(f"CREATE SCHEMA {schema}")
     try:
-        app = make_app(table=MessageTable(f"{schema}.tb_cus_msg"))
-        app.create_schema()
+        app = created(make_app(table=MessageTable(f"{schema}.tb_cus_msg")))
         message = app.ops.sizes().tables[0]
         assert message.name == "tb_cus_msg"
         assert message.index_bytes > 0
@@ -77,8 +77,7 @@ def test_the_size_of_a_table_with_partitions_is_that_of_all_of_them(postgresql):
 
 
 def test_sizes_of_a_locked_table_end_at_the_deadline(postgresql):
-    app = App(postgresql.url)
-    app.create_schema()
+    app = created(App(postgresql.url))
     app.ops.probe()
     with postgresql.engine().begin() as conn:
         conn.exec_driver_sql("LOCK TABLE msgworker_item IN ACCESS EXCLUSIVE MODE")
@@ -91,8 +90,7 @@ def test_a_look_within_a_time_ends_where_the_rule_of_the_table_cannot_be_read(
     postgresql, monkeypatch
 ):
     monkeypatch.setattr("msgworker.schema.known.RULE_SECONDS", 0.0)
-    app = App(postgresql.url)
-    app.create_schema()
+    app = created(App(postgresql.url))
     app.ops.probe()
     for known in (True, False):
         with postgresql.engine().begin() as conn:

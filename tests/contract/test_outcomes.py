@@ -17,6 +17,7 @@ from tenacity.wait import (
 )
 
 from msgworker import Context, Message, MessageTable, Reject, RetryLater
+from tests.support.apps import created
 from tests.support.databases import SQLITE
 from tests.support.rows import Table, send
 
@@ -152,8 +153,7 @@ def test_retry_later_is_told_while_it_waits_and_is_no_error(app, table, caplog):
 
 
 def test_retry_later_is_capped(make_app):
-    app = make_app(table=MessageTable(later_limit=2))
-    app.create_schema()
+    app = created(make_app(table=MessageTable(later_limit=2)))
     calls: list[int] = []
 
     @app.handler("t")

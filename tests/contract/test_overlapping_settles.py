@@ -23,7 +23,7 @@ from msgworker.message import Settled
 from tests.support.leases import leases
 from tests.support.rounds import by_hand, fetch, renewed_before
 from tests.support.rows import Table, send
-from tests.support.waiting import in_thread, until
+from tests.support.waiting import in_thread, launched, until
 from tests.variants import database_name
 
 MANY = settler.LEAST_BESIDE
@@ -349,8 +349,7 @@ def test_a_stop_waits_for_both_settles_and_leaves_nothing(overlap, app_with, mon
 
     monkeypatch.setattr(Writer, "write_once", slow)
     send(app, *range(40))
-    worker = app.worker(threads=4)
-    worker.start()
+    worker = launched(app.worker(threads=4))
     assert came.acquire(timeout=60)
     assert came.acquire(timeout=60)  # both are at it
     stopping = in_thread(worker.stop)
@@ -475,8 +474,7 @@ def test_the_watchdog_sees_both_settles(pair, monkeypatch, caplog):
 def working(overlap: None, app: App) -> Iterator[Worker]:
     """Two threads and handlers of 5 ms, started."""
     app.add_handler("t", lambda msg: time.sleep(0.005))
-    with app.worker(threads=2) as worker:
-        worker.start()
+    with launched(app.worker(threads=2)) as worker:
         yield worker
 
 

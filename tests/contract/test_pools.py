@@ -14,9 +14,10 @@ from sqlalchemy.engine import make_url
 from msgworker import App, Context, Message
 from tests.engines import plain_engine
 from tests.plugin import Database
+from tests.support.apps import created
 from tests.support.leases import renewed
 from tests.support.rows import Table, send
-from tests.support.waiting import until
+from tests.support.waiting import launched, until
 
 
 class Counted:
@@ -76,8 +77,7 @@ def works(app: App, other: App) -> None:
 
     app.add_handler("t", lambda msg: None)
     table = Table(app)
-    worker = app.worker(threads=2)
-    worker.start()
+    worker = launched(app.worker(threads=2))
     try:
         for round_ in range(3):
             with other.engine.begin() as conn:
@@ -133,8 +133,7 @@ def test_transactional_handlers_wait_for_a_connection_of_a_small_pool(
         for n in range(40):
             other.send(conn, "in", object_id=f"o{n}")
     table = Table(other)
-    worker = app.worker(threads=4)
-    worker.start()
+    worker = launched(app.worker(threads=4))
     try:
         until(lambda: table.statuses == [2] * 40, "all is done")
     finally:
@@ -164,8 +163,7 @@ def test_a_pooler_is_looked_for_once_where_nothing_is_pooled(
         pytest.skip("the cursor that notes it is psycopg's")
     monkeypatch.setattr(Asking, "asked", 0)
     args = {"cursor_factory": Asking}
-    app = App(plain_engine(postgresql.url, poolclass=sa.NullPool, connect_args=args))
-    app.create_schema()
+    app = created(App(plain_engine(postgresql.url, poolclass=sa.NullPool, connect_args=args)))
     app.add_handler("t", lambda msg: None)
     app.drain(linger=0)
     assert Asking.asked == 1
@@ -193,8 +191,7 @@ def test_notifications_end_no_drain_on_a_small_pool(
     """They are hints: neither does the listener take the connection that a settle needs, nor is a
     server that refuses LISTEN one that is away."""
     small = {"pool_size": 3, "max_overflow": 0, "pool_timeout": 1.0, "poolclass": sa.QueuePool}
-    app = make_app(plain_engine(postgresql.url, **small), notify=True)
-    app.create_schema()
+    app = created(make_app(plain_engine(postgresql.url, **small), notify=True))
     told = refuse_listen(app.engine) if refused else []
     app.add_handler("t", lambda msg: time.sleep(0.02))
     send(app, *(f"o{n % 20}" for n in range(200)))

@@ -19,6 +19,7 @@ from msgworker.instance.claiming.search import TableSearch
 from msgworker.instance.state import Controls
 from msgworker.store import claim
 from msgworker.table.columns import URGENT
+from tests.support.apps import created
 from tests.support.databases import SQLITE
 from tests.support.flags import ME
 from tests.support.rounds import by_hand, fetch
@@ -313,13 +314,11 @@ def test_without_the_index_messages_are_claimed_by_age_and_doctor_tells(app, mak
 
 
 def test_a_table_of_another_name_has_priorities_where_its_column_is_named(make_app):
-    plain = make_app(table=MessageTable("work_item"))
-    plain.create_schema()
+    plain = created(make_app(table=MessageTable("work_item")))
     assert "priority" not in plain.tables.names
     with pytest.raises(ConfigError, match=r'MessageTable\(priority="priority"\)'):
         send(plain, "a", priority=1)
-    app = make_app(table=MessageTable("work_item_2", **OTHER_NAMES, priority="rank_of_it"))
-    app.create_schema()
+    app = created(make_app(table=MessageTable("work_item_2", **OTHER_NAMES, priority="rank_of_it")))
     ran: list[str] = []
     app.add_handler("t", lambda msg: ran.append(msg.object_id))
     send(app, "a")
@@ -330,8 +329,7 @@ def test_a_table_of_another_name_has_priorities_where_its_column_is_named(make_a
 
 
 def test_a_named_column_must_be_there_and_hold_whole_numbers(make_app):
-    app = make_app(table=MessageTable("work_item"))
-    app.create_schema()
+    app = created(make_app(table=MessageTable("work_item")))
     named = make_app(table=MessageTable("work_item", priority="priority"))
     with pytest.raises(SchemaError, match="missing column priority"):
         named.tables  # noqa: B018 - it is read from the database
@@ -346,8 +344,7 @@ def test_a_named_column_must_be_there_and_hold_whole_numbers(make_app):
 def test_send_fills_a_column_that_takes_no_null_and_has_no_default(make_app):
     app = make_app(table=MessageTable("work_item", priority="priority"))
     t = app.table
-    plain = make_app(table=MessageTable("work_item"))
-    plain.create_schema()
+    created(make_app(table=MessageTable("work_item")))
     adding = "ALTER TABLE work_item ADD priority INTEGER"
     if app.engine.dialect.name == "sqlite":
         adding += " NOT NULL DEFAULT 4"
@@ -397,8 +394,7 @@ def test_odd_values_of_sqlite_count_as_none_or_as_their_number(sqlite_app, held)
 
 
 def test_a_table_without_the_column_is_not_asked_for_priorities(app, make_app, database):
-    plain = make_app(table=MessageTable("work_item"))
-    plain.create_schema()
+    plain = created(make_app(table=MessageTable("work_item")))
     texts: list[str] = []
     sa.event.listen(
         plain.engine, "before_cursor_execute", lambda *given: texts.append(given[2].lower())

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from msgworker import App, ConfigError, DatabaseUnavailable, Message, MessageTable
 from msgworker.store import send as store_send
+from tests.support.apps import created
 from tests.support.rows import Table, send
 from tests.support.tables import TABLE, make_table, topicless
 from tests.support.watching import Watch
@@ -85,8 +86,7 @@ def test_ids_of_several_kinds_are_sent_in_bulk_as_one_by_one(app, table, databas
 @pytest.mark.parametrize("kind", ["BIGINT", "VARCHAR(40)", "CHAR(8)"])
 def test_objects_of_other_columns_are_sent_in_bulk(make_app, database, kind):
     make_table(database, object_id=kind)
-    app = make_app(table=TABLE)
-    app.create_schema()
+    app = created(make_app(table=TABLE))
     with app.engine.begin() as conn:
         app.send_many(conn, "default", [(None, 5), (None, 50), (None, None)])
         app.send_many(conn, "default", [(None, "6"), (None, 7)])
@@ -97,8 +97,7 @@ def test_objects_of_other_columns_are_sent_in_bulk(make_app, database, kind):
 @pytest.mark.requires("lengths")
 def test_an_id_too_long_for_its_column_is_refused_in_bulk_and_not_cut_off(make_app, database):
     make_table(database, object_id="VARCHAR(4)")
-    app = make_app(table=TABLE)
-    app.create_schema()
+    app = created(make_app(table=TABLE))
     with pytest.raises(ConfigError, match="takes 4 at most"), app.engine.begin() as conn:
         app.send_many(conn, "default", [(None, "abcd"), (None, "abcde")])
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from msgworker.instance.running import in_flight
 from tests.support.rounds import beat, by_hand, fetch
 from tests.support.rows import edit, send
-from tests.support.waiting import until
+from tests.support.waiting import launched, until
 from tests.support.watching import Watch
 
 
@@ -184,8 +184,7 @@ def test_a_message_in_quarantine_gets_its_turn_among_slow_handlers(app, table, m
     send(app, *["a", "b", "c", "d", "e", "f"] * 100)
     (poison,) = send(app, "q")
     table.edit(table.where(object_id="q"), status=-1, error_try_times=2, crash_times=1)
-    with app.worker(threads=2) as worker:
-        worker.start()
+    with launched(app.worker(threads=2)) as worker:
         until(lambda: poison in watch.ids, "it had its turn")
         until(lambda: len(watch.ids) > watch.ids.index(poison) + 4, "the others go on")
         worker.stop(grace=30)

@@ -21,7 +21,7 @@ from tests.support.leases import dead_holds, leases, registered, renewed
 from tests.support.refusing import refuse
 from tests.support.rounds import beat, by_hand, declared_dead, doubted, fetch, recover_what_is_stale
 from tests.support.rows import Table, send
-from tests.support.waiting import until
+from tests.support.waiting import launched, until
 
 
 @pytest.mark.requires("sessions")
@@ -60,8 +60,7 @@ def test_a_long_recovery_does_not_cost_us_our_own_lease(app_with, monkeypatch):
     ids = send(app, *(f"o{i}" for i in range(30)))
     for name, where in (("dead-1", "msg_id % 2 = 0"), ("dead-2", "msg_id % 2 = 1")):
         dead_holds(app, table, name, where=sa.text(where))
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)) as worker:
         me = worker.instance_id
         until(lambda: sorted(ran) == ids, "all are recovered and done")
         assert worker.instance_id == me
@@ -76,8 +75,7 @@ def test_a_row_that_cannot_be_recovered_does_not_hold_up_the_others(app_with, ca
         dead_holds(app, table, name, object_id=object_id)
     table.edit(table.where(object_id="a"), status=1, claimed_by="dead-1")
     refuse(app, "status <> -1 OR object_id <> 'refused'")
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)) as worker:
         me = worker.instance_id
         until(lambda: table.statuses == [1, 2, 2], "the others are recovered and done")
         assert worker.instance_id == me
@@ -97,8 +95,7 @@ def test_rows_that_cannot_be_recovered_do_not_use_up_the_time_of_others(app_with
     send(app, "refused", "refused2", "refused3", "refused4", "a", "b", "c")
     dead_holds(app, table)
     refuse(app, "status <> -1 OR substr(object_id, 1, 7) <> 'refused'")
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)) as worker:
         me = worker.instance_id
         until(lambda: table.statuses == [1, 1, 1, 1, 2, 2, 2], "the others are recovered and done")
         assert worker.instance_id == me
@@ -117,8 +114,7 @@ def test_recovery_into_a_column_that_is_too_short_for_its_words(app_with):
     app.add_handler("t", lambda msg: None)
     ids = send(app, *(f"o{i}" for i in range(240)))
     dead_holds(app, table)
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)):
         until(lambda: table.statuses == [2] * len(ids), "recovered and done")
     cut = "instance dead-1 died while it held this message"[:35]
     assert set(table.rows("error_try_times", "last_error")) == {(1, cut)}
@@ -142,8 +138,7 @@ def test_recovery_on_a_table_with_a_small_key(make_app):
     with app.engine.begin() as conn:
         conn.exec_driver_sql("INSERT INTO small (object_id, topic) VALUES ('a', 't'), ('b', 't')")
     dead_holds(app, table)
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)):
         until(lambda: table.statuses == [2, 2], "recovered and done")
     with app.engine.begin() as conn:
         assert lease.read_all(conn, app.tables) == []
@@ -162,8 +157,7 @@ def test_a_lease_that_somebody_has_locked_is_not_waited_for(app_with):
     with app.engine.begin() as conn:
         own = app.tables.lease.c.name == "dead-1"  # the first to be looked at
         conn.execute(sa.update(app.tables.lease).where(own).values(in_hand=1))
-        with app.worker(threads=1) as worker:
-            worker.start()
+        with launched(app.worker(threads=1)) as worker:
             me = worker.instance_id
             until(lambda: ran == [other], "the other is recovered")
             renewed(app, me)
@@ -336,8 +330,7 @@ def test_what_a_dead_instance_held_is_recovered_with_a_try_counted(app_with):
     first = t.message.c.msg_id == table.column("msg_id")[0]
     table.edit(first, status=1, claimed_by="host-1-gone")
     app.add_handler("t", lambda msg: None)
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)):
         until(lambda: table.statuses == [2, 2, 2], "recovered and done")
     rows = table.rows("error_try_times", "crash_times", "claimed_by")
     assert rows == [(1, 1, None), (0, 0, None), (0, 0, None)]
@@ -379,8 +372,7 @@ def test_an_error_of_one_part_of_the_housekeeping_keeps_no_other_from_its_own(
 
     monkeypatch.setattr(OperatorRequests if part == "read" else Housekeeper, part, fail)
     monkeypatch.setattr(HistoryWriter, "write", lambda self, last=False: wrote.append(last))
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)):
         until(lambda: ran == [first], "it is recovered all the same")
         until(lambda: False in wrote, "and the history written")
 
@@ -400,8 +392,7 @@ def test_a_dead_instance_that_cannot_be_recovered_holds_up_no_other(app_with, mo
         return take_over(conn, t, seen, **options)
 
     monkeypatch.setattr(recovery.lease, "take_over", refused)
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)):
         until(lambda: sorted(ran) == [first, third], "the others are recovered", seconds=6)
 
 

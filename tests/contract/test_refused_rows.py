@@ -24,11 +24,12 @@ from msgworker.instance.worker import Report
 from msgworker.queries.explain import Waits
 from msgworker.queries.remaining import Left
 from msgworker.store.candidates import Candidate
+from tests.support.apps import created
 from tests.support.doctor import run
 from tests.support.odd_rows import assert_all_others_ran, drain
 from tests.support.rounds import fetch
 from tests.support.rows import Table, send
-from tests.support.waiting import until
+from tests.support.waiting import launched, until
 
 REFUSALS = {
     "flag": {
@@ -106,8 +107,7 @@ def defer(engine: Any, condition: str) -> None:
 def test_a_row_that_the_commit_refuses_is_passed_over_and_holds_up_no_other(
     postgresql, taken, caplog
 ):
-    app = App(postgresql.url)
-    app.create_schema()
+    app = created(App(postgresql.url))
     good = send(app, *(f"o{i % 5}" for i in range(20)))
     bad = send(app, "bad", "bad")
     good += send(app, *(f"o{i % 5}" for i in range(20)), None)
@@ -125,8 +125,7 @@ def test_a_row_that_the_commit_refuses_is_passed_over_and_holds_up_no_other(
 def test_a_follower_that_the_database_refuses_does_not_undo_the_outcome_before_it(
     postgresql, taken, late, caplog
 ):
-    app = App(postgresql.url)
-    app.create_schema()
+    app = created(App(postgresql.url))
     first, second, _ = send(app, *"aaa")
     send(app, *(f"o{i}" for i in range(5)))
     defer(app.engine, f"NEW.msg_id = {second} AND NEW.status = 1")
@@ -208,8 +207,7 @@ def test_a_row_that_is_refused_no_more_runs(make_app, database, taken, monkeypat
     refuse(app, database, "flag")
     bad = send(app, "bad", "bad")
     app.add_handler("t", taken.append)
-    with app.worker(threads=2) as worker:
-        worker.start()
+    with launched(app.worker(threads=2)):
         (good,) = send(app, "good")
         until(lambda: [m.msg_id for m in taken] == [good], "the others run")
         until(lambda: app.ops.explain(bad[0]).reason == "refused", "explain says so")
@@ -281,8 +279,7 @@ def test_a_message_that_is_locked_is_not_taken_for_a_refused_one(one, app, objec
 
 def test_a_trigger_that_wants_what_another_has_locked_costs_only_its_row(postgresql, taken):
     """Until it is free."""
-    app = App(postgresql.url)
-    app.create_schema()
+    app = created(App(postgresql.url))
     good = send(app, *(f"o{i % 5}" for i in range(20)))
     bad = send(app, "bad", "bad")
     run(app, "CREATE TABLE customer (id VARCHAR(20) PRIMARY KEY)")
@@ -300,8 +297,7 @@ def test_a_trigger_that_wants_what_another_has_locked_costs_only_its_row(postgre
 
 def test_a_trigger_that_cannot_run_is_found_at_the_start(sqlite):
     """SQLite refuses each update then; our tables are there all the same."""
-    app = App(sqlite.url)
-    app.create_schema()
+    app = created(App(sqlite.url))
     refuse(app, sqlite, "outcome")
     with app.engine.begin() as conn:
         (sql,) = conn.exec_driver_sql("SELECT sql FROM sqlite_master WHERE name = 'no'").scalars()
@@ -325,8 +321,7 @@ def test_a_race_that_is_always_lost_is_a_refusal(postgresql, taken):
         )
     (bad,) = send(app, "bad")
     app.add_handler("t", taken.append)
-    with app.worker(threads=2) as worker:
-        worker.start()
+    with launched(app.worker(threads=2)):
         until(lambda: app.ops.explain(bad).reason == "refused", "it is told", seconds=90)
         assert "twice" in app.ops.explain(bad).text
 
@@ -437,8 +432,7 @@ def ending(sqlite):
 
     engine = sa.create_engine(sqlite.url)
     event.listen(engine, "connect", lambda raw, _: raw.create_function("no_memory", 0, no_memory))
-    app = App(engine)
-    app.create_schema()
+    app = created(App(engine))
     return app, end
 
 

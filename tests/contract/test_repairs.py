@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from msgworker import App, MessageTable, SchemaError
 from msgworker.doctor import Severity
 from tests import variants
+from tests.support.apps import created
 from tests.support.doctor import needed, run
 from tests.support.rows import send
 from tests.support.tables import IDENTITY, TABLE, make_table
@@ -99,8 +100,7 @@ def test_a_repair_of_a_guard_leaves_that_of_the_same_name_in_another_schema(
 
 
 def test_an_unfinished_index_is_dropped_only_while_it_is_unfinished(postgresql):
-    app = App(postgresql.url)
-    app.create_schema()
+    app = created(App(postgresql.url))
     run(
         app,
         "UPDATE pg_index SET indisvalid = false "
@@ -439,8 +439,7 @@ def test_an_index_of_theirs_with_a_name_of_ours_stays(request, on):
     database = request.getfixturevalue(on)
     make_table(database, rest=", nr VARCHAR(20)")
     run(database, "CREATE UNIQUE INDEX tb_guard ON tb (nr)")
-    app = App(database.url, table=TABLE)
-    app.create_schema()
+    app = created(App(database.url, table=TABLE))
     app.add_handler(None, lambda msg: None)
     with pytest.raises(SchemaError, match=r"tb_guard is on nr: .*doctor.*--sql.* prints how"):
         app.drain()

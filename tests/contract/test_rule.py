@@ -17,7 +17,7 @@ from msgworker.schema.rule import Rule
 from tests.support.leases import leases
 from tests.support.rows import Table, send
 from tests.support.rule import FIVE, THREE, bare, drain, recorded, rows, states, write, written
-from tests.support.waiting import until
+from tests.support.waiting import launched, until
 
 NAMES = {
     "msg_id": "msgID",
@@ -58,8 +58,7 @@ def test_a_discarded_message_never_runs_again_where_max_tries_is_raised(crm):
 def test_two_apps_of_two_rules_work_by_the_table_s(crm, caplog):
     app, other = crm.app(), crm.app(5, schema=False)
     (one,) = send(app, "C-1", topic="reject")
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)):
         until(lambda: crm.times(one) == 1 and rows(app)[0][0] == -1, "rejected")
         with caplog.at_level(logging.WARNING, "msgworker"):
             drain(other)
@@ -75,8 +74,7 @@ def test_two_apps_of_two_rules_work_by_the_table_s(crm, caplog):
 
 def test_create_schema_beside_a_live_instance_keeps_the_rule_and_warns(crm, caplog):
     app = crm.app()
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)):
         other = crm.app(5)
     assert recorded(app) == THREE
     assert "keeps its rule" in caplog.text
@@ -354,8 +352,7 @@ def test_doctor_tells_an_app_of_another_rule_what_a_change_would_do(crm):
     other = crm.app(3, schema=False)
     (told,) = findings(other, "rule")
     assert "failed messages that would be dead at once: 1" in told.text
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)):
         until(lambda: leases(app), "registered")
         (told,) = findings(other, "rule")
     for words in (str(FIVE), str(THREE), "stop all instances (1 live)", "init-db"):

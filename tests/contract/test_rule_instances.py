@@ -26,7 +26,7 @@ from tests.support.leases import leases
 from tests.support.rounds import beat, close, declared_dead, doubted, fetch, register
 from tests.support.rows import Table, send
 from tests.support.rule import FIVE, THREE, Crm, bare, drain, expire, recorded, rows, write
-from tests.support.waiting import in_thread, until
+from tests.support.waiting import in_thread, launched, until
 from tests.variants import database_name
 
 
@@ -77,8 +77,7 @@ def test_the_rule_is_kept_while_a_message_of_the_dead_cannot_be_given_back(crm, 
 def test_an_instance_of_another_table_is_not_in_the_way(crm):
     app = crm.app()
     beside = crm.app(name="other_message")
-    with beside.worker(threads=1) as worker:
-        worker.start()
+    with launched(beside.worker(threads=1)):
         crm.app(5)
         assert recorded(app) == FIVE
 

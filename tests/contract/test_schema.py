@@ -14,6 +14,7 @@ from msgworker.errors import SchemaError
 from msgworker.schema import apply
 from msgworker.table.tables import Tables
 from tests.engines import plain_engine
+from tests.support.apps import created
 from tests.support.rows import Table, send
 from tests.support.waiting import in_thread
 
@@ -33,8 +34,7 @@ def test_tables_of_one_shape_are_built_once_for_all_databases_of_a_process(tmp_p
     """And those beside them once for all shapes."""
 
     def tables(name: str, *more: str, **rule: int) -> Tables:
-        app = App(f"sqlite:///{tmp_path / name}.db", table=MessageTable(**rule))
-        app.create_schema()
+        app = created(App(f"sqlite:///{tmp_path / name}.db", table=MessageTable(**rule)))
         with app.engine.begin() as conn:
             for statement in more:
                 conn.exec_driver_sql(statement)
@@ -108,8 +108,7 @@ def test_a_session_in_which_a_step_waited_in_vain_for_a_lock_is_closed(sqlite_ap
 
 def test_a_schema_whose_index_names_another_table_has_is_refused(sqlite):
     """On SQLite the names of indexes stay with a table that is renamed."""
-    app = App(sqlite.url)
-    app.create_schema()
+    app = created(App(sqlite.url))
     with app.engine.begin() as conn:
         conn.exec_driver_sql("ALTER TABLE msgworker_message RENAME TO old")
     with pytest.raises(SchemaError, match="msgworker_message_guard already exists"):
@@ -119,8 +118,7 @@ def test_a_schema_whose_index_names_another_table_has_is_refused(sqlite):
 @pytest.mark.parametrize("rules", [{"max_tries": 5}, {"on_dead": "block"}, {"max_tries": 2}])
 def test_rules_changed_on_a_table_that_exists(make_app, app, rules):
     """The claim indexes were made for other rules: create_schema adds the right ones."""
-    changed = make_app(table=MessageTable(**rules))
-    changed.create_schema()
+    changed = created(make_app(table=MessageTable(**rules)))
     assert changed.create_schema() == []
     changed.add_handler("t", lambda msg: None)
     first, second = send(changed, "o", "o")
@@ -136,8 +134,7 @@ def test_rules_changed_on_a_table_that_exists(make_app, app, rules):
 
 def test_a_new_app_asks_few_questions_about_its_tables(make_app, database):
     """Each test, timer and command makes one, often over a network."""
-    app = make_app()
-    app.create_schema()
+    created(make_app())
     sent = []
     fresh = make_app()
     sa.event.listen(fresh.engine, "before_cursor_execute", lambda *sending: sent.append(sending[2]))

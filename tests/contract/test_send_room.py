@@ -7,6 +7,7 @@ from decimal import Decimal
 import pytest
 
 from msgworker import App, ConfigError, PayloadError
+from tests.support.apps import created
 from tests.support.rows import Table
 from tests.support.tables import SEED, foreign_table
 
@@ -25,8 +26,7 @@ def test_what_its_column_does_not_take_is_refused_before_it_is_sent(server, make
     name, _, of = column.partition(" ")
     foreign_table(server, **{"objectID": "VARCHAR(50)"} | {name: of})
     names = {"topic": {"topic": "topic"}, "body": {"payload": "body"}}.get(name, {})
-    app = make_app(table=SEED.replace(**names))
-    app.create_schema()
+    app = created(make_app(table=SEED.replace(**names)))
     topic = sent.get("topic", "default")
     payload, object_id = sent.get("payload"), sent.get("object_id")
     with app.engine.connect() as conn:
@@ -42,8 +42,7 @@ def test_what_its_column_does_not_take_is_refused_before_it_is_sent(server, make
 
 def test_a_text_in_bytes_is_counted_in_bytes(mariadb):
     foreign_table(mariadb, body="TINYTEXT CHARACTER SET utf8mb4", objectID="INT")
-    app = App(mariadb.url, table=SEED.replace(payload="body"))
-    app.create_schema()
+    app = created(App(mariadb.url, table=SEED.replace(payload="body")))
     with app.engine.begin() as conn:
         conn.exec_driver_sql("SET SESSION sql_mode = ''")
         app.send(conn, "default", "ü" * 126, object_id=2**31 - 1)  # 252 bytes, and two quotes
@@ -69,8 +68,7 @@ IDS = {
 @pytest.mark.parametrize("kind", IDS)
 def test_what_is_no_object_of_its_column_is_refused_and_not_made_another_one(mariadb, kind):
     foreign_table(mariadb, objectID=kind)
-    app = App(mariadb.url, table=SEED)
-    app.create_schema()
+    app = created(App(mariadb.url, table=SEED))
     with app.engine.connect() as conn:
         conn.exec_driver_sql("SET SESSION sql_mode = ''")  # it would be 0, '' or '?'
         for wrong in IDS[kind]:
@@ -94,8 +92,7 @@ GOOD_IDS = [
 @pytest.mark.parametrize(("kind", "ways", "held"), GOOD_IDS)
 def test_an_object_id_is_sent_as_its_column_has_it(server, make_app, kind, ways, held):
     foreign_table(server, objectID=kind)
-    app = make_app(table=SEED)
-    app.create_schema()
+    app = created(make_app(table=SEED))
     with app.engine.begin() as conn:
         if kind != "VARCHAR(50)":
             with pytest.raises(ConfigError, match="'x' is no object_id of table tb_cus_msg"):
@@ -115,8 +112,7 @@ def test_a_key_or_topic_is_not_replaced_by_question_marks(mariadb, kind):
     foreign_table(mariadb, **columns)
     names = {"topic": "topic", "payload": "body", "unique_key": "k", "unique_kept": "kept"}
     names["finished_at"] = "done_at"
-    app = App(mariadb.url, table=SEED.replace(**names))
-    app.create_schema()
+    app = created(App(mariadb.url, table=SEED.replace(**names)))
     with app.engine.begin() as conn:
         conn.exec_driver_sql("SET SESSION sql_mode = ''")
         for wrong in ({"topic": "\U0001f600"}, {"unique_key": "\U0001f600"}):

@@ -15,6 +15,7 @@ from msgworker import App, BatchContext, ConfigError, Context, Message
 from tests import variants
 from tests.engines import plain_engine
 from tests.plugin import Database
+from tests.support.apps import created
 from tests.support.rows import Table, send
 
 pytestmark = pytest.mark.requires("own_sessions")
@@ -349,8 +350,7 @@ def test_the_connections_of_an_app_are_closed_with_its_engine(
     engine = plain_engine(database.url, poolclass=sa.QueuePool)
     for way in ("connect", "close"):
         sa.event.listen(engine, way, lambda *_, way=way: counts.update([way]))
-    theirs = make_app(engine)
-    theirs.create_schema()
+    theirs = created(make_app(engine))
     theirs.add_handler("t", lambda msg: None)
     theirs.drain(linger=0)
     engine.dispose()

@@ -12,10 +12,11 @@ from tenacity.wait import wait_none
 
 from msgworker import App, RetryLater
 from msgworker.ops.results import Why
+from tests.support.apps import created
 from tests.support.odd_rows import assert_all_others_ran, drain
 from tests.support.rounds import beat, by_hand, fetch
 from tests.support.rows import Table, edit, send
-from tests.support.waiting import until
+from tests.support.waiting import launched, until
 
 ALL = ("status", "claimed_by", "claimed_at", "finished_at", "error_try_times")
 NO_ERROR = "without an error: see the triggers, rules and policies of the table (back)"
@@ -91,8 +92,7 @@ def test_a_trigger_made_since_the_tables_were_read_is_seen_by_the_next_drain(app
 
 
 def test_a_trigger_after_the_update_of_the_row_is_noticed_too(postgresql):
-    app = App(postgresql.url, backoff_seconds=0)
-    app.create_schema()
+    app = created(App(postgresql.url, backoff_seconds=0))
     app.add_handler("t", lambda msg: None, wait=wait_none())
     bad, *_ = send(app, "bad", "good", "good")
     with app.engine.begin() as conn:
@@ -184,8 +184,7 @@ def test_a_recovery_that_is_set_back_is_told_once_and_holds_up_no_other(app_with
         edit(app, msg_id, status=1, claimed_by="gone")
     set_back(app, database, "OLD.status = 1 AND OLD.object_id = 'bad'")
     app.add_handler("t", lambda msg: None, wait=wait_none())
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)):
         until(lambda: Table(app).statuses[1:] == [2, 2], "the others are recovered and run")
         told = f"message {bad} cannot be recovered"
         until(lambda: told in caplog.text, "it is told")
@@ -199,8 +198,7 @@ def test_a_recovery_that_is_set_back_is_told_once_and_holds_up_no_other(app_with
 
 @pytest.mark.long
 def test_a_row_that_cannot_be_released_keeps_no_instance_from_a_new_id(make_app, database):
-    app = make_app()
-    app.create_schema()
+    app = created(make_app())
     bad, *good = send(app, "bad", "a", "b")
     set_back(app, database, "OLD.status = 1 AND OLD.object_id = 'bad'")
     reads_now = make_app()
@@ -218,14 +216,12 @@ def test_a_row_that_cannot_be_released_keeps_no_instance_from_a_new_id(make_app,
 
 
 def test_a_release_that_is_set_back_is_told_once(make_app, database, caplog):
-    app = make_app(lease_seconds=3)
-    app.create_schema()
+    app = created(make_app(lease_seconds=3))
     bad, good = send(app, "bad", "good", topic="nobody's")
     set_back(app, database, "OLD.status = 1 AND OLD.object_id = 'bad'")
     reads_now = make_app(lease_seconds=3)  # the tables, with the trigger
     reads_now.add_handler("t", lambda msg: None)
-    with reads_now.worker(threads=1) as worker:
-        worker.start()
+    with launched(reads_now.worker(threads=1)) as worker:
         for msg_id in (bad, good):
             edit(app, msg_id, status=1, claimed_by=worker.instance_id)
         until(lambda: Table(app).statuses[1] == 0, "the other one is released")
@@ -285,8 +281,7 @@ def test_a_purged_row_that_a_trigger_puts_back_is_skipped_and_named(app, make_ap
 
 def test_what_a_trigger_writes_on_a_claim_is_kept(sqlite):
     """SQLite gives the conflict clause of an UPDATE to what its triggers write."""
-    app = App(sqlite.url)
-    app.create_schema()
+    app = created(App(sqlite.url))
     with app.engine.begin() as conn:
         conn.exec_driver_sql("CREATE TABLE last (object_id TEXT PRIMARY KEY, msg_id INTEGER)")
         conn.exec_driver_sql(

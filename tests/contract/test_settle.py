@@ -18,7 +18,7 @@ from tests.support.logged import assert_facts
 from tests.support.refusing import refuse
 from tests.support.rounds import fetch, loses_its_lease
 from tests.support.rows import Table, send
-from tests.support.waiting import until
+from tests.support.waiting import launched, until
 
 
 @pytest.mark.requires("unique_index_of_any_column")
@@ -40,8 +40,7 @@ def test_an_outcome_that_a_unique_index_of_the_user_refuses_ends_its_lane(app_wi
     app.add_handler("u", lambda msg: None)
     send(app, "b")
     send(app, "c", topic="u")
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)):
         until(lambda: table.statuses[1:] == [-1, 2], "the other goes on")
     assert_facts(caplog, "message 2:")
 
@@ -54,8 +53,7 @@ def test_messages_whose_outcome_cannot_be_written_are_recovered_while_we_go_on(a
     send(app, "a")
     by_recovery = "status = -1 AND crash_times = error_try_times"
     refuse(app, f"status IN (0, 1) OR {by_recovery} OR object_id <> 'a'")
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)) as worker:
         before = worker.instance_id
         until(lambda: table.rows("status", "error_try_times") == [(-1, 3)], "dead of crashes")
         send(app, "b", "c")
@@ -114,8 +112,7 @@ def test_message_whose_settle_may_be_under_way_is_claimed_under_a_new_id_only(ap
     ran: list[str] = []
     app.add_handler("t", lambda msg, ctx: ran.append(ctx.instance_id))
     (first,) = send(app, "o")
-    with app.worker(threads=2) as worker:
-        worker.start()
+    with launched(app.worker(threads=2)) as worker:
         until(lambda: table.statuses == [2], "done")
         assert worker.instance is not None
         worker.instance.shared.identity.tenure.doubtful.add(first)
@@ -146,8 +143,7 @@ def test_settle_whose_connection_is_lost_is_in_doubt(database, app):
 
     app.add_handler("t", lambda msg: None)
     (first,) = send(app, "o")
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)) as worker:
         until(lambda: Table(app).statuses == [2], "sent again")
         assert cut == [1]
         assert worker.instance is not None

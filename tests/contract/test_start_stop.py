@@ -22,14 +22,13 @@ from tests.support.databases import SQLITE
 from tests.support.leases import leases
 from tests.support.rows import send
 from tests.support.sessions import SLEEP
-from tests.support.waiting import in_thread, until
+from tests.support.waiting import in_thread, launched, until
 
 
 def test_worker_as_context_manager_works_and_stops(app, table):
     app.add_handler("t", lambda msg: None)
     send(app, *range(20))
-    with app.worker(threads=2) as worker:
-        worker.start()
+    with launched(app.worker(threads=2)) as worker:
         assert worker.instance_id
         until(lambda: set(table.statuses) == {2}, "all done")
         send(app, *range(5))
@@ -40,8 +39,7 @@ def test_worker_as_context_manager_works_and_stops(app, table):
 
 def test_worker_can_be_started_again_as_a_new_instance(app, table):
     app.add_handler("t", lambda msg: None)
-    worker = app.worker(threads=1)
-    worker.start()
+    worker = launched(app.worker(threads=1))
     first = worker.instance_id
     with pytest.raises(MsgworkerError, match="runs already"):
         worker.start()
@@ -66,8 +64,7 @@ def test_graceful_stop_releases_without_counting_a_try(app, table):
             go.wait(60)
 
     send(app, *["o"] * 5, *["p"] * 5, *range(10))
-    worker = app.worker(threads=1)
-    worker.start()
+    worker = launched(app.worker(threads=1))
     assert started.wait(60)
     until(lambda: table.statuses.count(1) > 1, "some in flight")
     join = in_thread(worker.stop)
@@ -93,8 +90,7 @@ def test_a_release_of_a_message_that_has_failed_before_goes_back_to_failed(app, 
     calls = itertools.count()
     send(app, *range(10))
     table.edit(status=-1, error_try_times=1)
-    worker = app.worker(threads=1)
-    worker.start()
+    worker = launched(app.worker(threads=1))
     assert started.wait(60)
     until(lambda: table.statuses.count(1) > 1, "some in flight")
     join = in_thread(worker.stop)
@@ -113,8 +109,7 @@ def test_a_handler_that_outlives_the_grace_time_keeps_its_flag(app, table):
         go.wait(60)
 
     send(app, "o", "o")
-    worker = app.worker(threads=1)
-    worker.start()
+    worker = launched(app.worker(threads=1))
     assert started.wait(60)
     assert worker.stop(grace=0.1) is False
     assert table.statuses == [1, 0]
@@ -136,8 +131,7 @@ def test_a_keyboard_interrupt_in_a_handler_stops_a_worker_in_the_background(app,
         raise KeyboardInterrupt
 
     app.add_handler("t", interrupted)
-    worker = app.worker(threads=1)
-    worker.start()
+    worker = launched(app.worker(threads=1))
     send(app, "a")
     until(lambda: worker.instance_id is None, "stopped")
 
@@ -150,8 +144,7 @@ def test_a_keyboard_interrupt_in_a_handler_stops_a_worker_in_the_background(app,
 def test_a_stop_does_not_wait_for_a_heartbeat_without_an_answer(app, monkeypatch):
     monkeypatch.setattr(instance_module, "ROLE_SECONDS", 0.7)
     app.add_handler("t", lambda msg: None)
-    worker = app.worker(threads=1)
-    worker.start()
+    worker = launched(app.worker(threads=1))
     assert worker.instance is not None
     beat, hangs, answered = worker.instance.heartbeat, threading.Event(), threading.Event()
 
@@ -238,8 +231,7 @@ def test_run_returns_when_the_stop_of_another_thread_is_complete(app, table, slo
 
 @SQLITE
 def test_every_stop_waits_for_the_one_under_way_and_has_its_answer(app, table, slow):
-    worker = app.worker(threads=6)
-    worker.start()
+    worker = launched(app.worker(threads=6))
     assert slow.wait(60)
     answers: list[tuple[bool, int]] = []
 
@@ -266,8 +258,7 @@ def test_of_several_stops_the_shortest_grace_counts_and_all_have_one_answer(app,
         over.wait(60)
 
     send(app, "a")
-    worker = app.worker(threads=1)
-    worker.start()
+    worker = launched(app.worker(threads=1))
     assert started.wait(60)
     answers: list[bool] = []
     first = threading.Thread(target=lambda: answers.append(worker.stop(grace=60)))
@@ -299,8 +290,7 @@ def test_an_instance_whose_handler_outlives_its_stop_is_shown_as_stopped(app, ta
         over.wait(60)
 
     (msg_id,) = send(app, "a")
-    worker = app.worker(threads=1)
-    worker.start()
+    worker = launched(app.worker(threads=1))
     try:
         assert started.wait(60)
         name = worker.instance_id

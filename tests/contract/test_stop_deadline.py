@@ -26,7 +26,7 @@ from msgworker.instance.stop import StopOnce
 from tests.engines import left_in_use
 from tests.support.leases import leases
 from tests.support.rows import send
-from tests.support.waiting import in_thread, until
+from tests.support.waiting import in_thread, launched, until
 
 TENANT: ContextVar[Any] = ContextVar("tenant", default=None)
 
@@ -48,8 +48,7 @@ def test_a_stop_cancels_a_handler_before_it_waits_for_what_that_holds(app, table
     app.add_handler("t", lambda msg: None)
     send(app, "long", topic="long")
     send(app, *range(20))
-    worker = app.worker(threads=2)
-    worker.start()
+    worker = launched(app.worker(threads=2))
     assert started.wait(60)
     assert worker.stop(grace=25) is True
     assert table.statuses[0] == 2
@@ -78,8 +77,7 @@ def test_a_stop_ends_at_its_deadline_beside_a_lock_on_the_table(app, transaction
         time.sleep(0.2)
 
     send(app, *range(40))
-    worker = app.worker(threads=4)
-    worker.start()
+    worker = launched(app.worker(threads=4))
     assert started.acquire(timeout=60)
     with app.engine.connect() as conn:
         conn.execute(sa.text(lock.format(app.tables.message.name)))
@@ -180,8 +178,7 @@ def test_async_handlers_are_cancelled_at_the_end_of_the_grace_time(app, table, o
             raise
 
     send(app, "a", "b")
-    worker = app.worker(threads=2)
-    worker.start()
+    worker = launched(app.worker(threads=2))
     assert started.wait(60)
     assert worker.stop(grace=0.3) is False
     assert ended
@@ -202,8 +199,7 @@ def test_an_async_handler_that_swallows_its_cancel_keeps_its_message(app, table,
                 await asyncio.sleep(0.05)
 
     send(app, "a")
-    worker = app.worker(threads=1)
-    worker.start()
+    worker = launched(app.worker(threads=1))
     assert started.wait(60)
     assert worker.stop(grace=0.1) is False
     assert table.statuses == [1]
@@ -231,8 +227,7 @@ def test_after_a_stop_with_running_handlers_their_threads_and_connections_come_b
 
     send(app, "a", topic="async")
     send(app, "b", topic="sync")
-    worker = app.worker(threads=2)
-    worker.start()
+    worker = launched(app.worker(threads=2))
     for _ in range(2):
         assert started.acquire(timeout=60)
     assert worker.stop(grace=0.1) is False
@@ -273,8 +268,7 @@ def test_what_finishes_in_a_stop_is_written_while_others_use_their_grace_time(ap
 
     send(app, "a", payload="long")
     send(app, "b", payload="short")
-    worker = app.worker(threads=2)
-    worker.start()
+    worker = launched(app.worker(threads=2))
     started.wait(60)
     join = in_thread(lambda: worker.stop(grace=60))
     until(lambda: worker.instance and worker.instance.ending.begun, "it stops")
@@ -385,8 +379,7 @@ def test_a_task_beside_its_handler_that_ends_the_loop_harms_no_other_handler(app
 
     send(app, "a", topic="bad")
     send(app, "b", topic="beside")
-    worker = app.worker(threads=3)
-    worker.start()
+    worker = launched(app.worker(threads=3))
     until(lambda: table.statuses[0] != 1 and waiting.is_set(), "the bad one has ended")
     send(app, *"cde", topic="good")
     until(lambda: len(started) == 3, "others run")
@@ -412,8 +405,7 @@ def test_handlers_of_a_loop_that_cannot_go_on_fail_and_later_ones_get_another(ap
         pass
 
     send(app, "a", topic="bad")
-    worker = app.worker(threads=1)
-    worker.start()
+    worker = launched(app.worker(threads=1))
     until(lambda: table.statuses == [-1], "failed")
     send(app, "b", topic="good")
     until(lambda: table.statuses == [-1, 2], "another loop")

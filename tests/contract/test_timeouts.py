@@ -16,7 +16,7 @@ from tests.support.databases import SQLITE
 from tests.support.leases import leases
 from tests.support.logged import assert_facts
 from tests.support.rows import Table, send
-from tests.support.waiting import until
+from tests.support.waiting import launched, until
 from tests.support.watching import breathe
 
 
@@ -143,8 +143,7 @@ def hangs(app_with):
 def test_a_worker_in_the_background_says_why_it_ended_and_can_be_started_again(hangs):
     app, end = hangs
     send(app, "o", topic="hangs")
-    with app.worker(threads=2) as worker:
-        worker.start()
+    with launched(app.worker(threads=2)) as worker:
         assert worker.error is None
         until(lambda: worker.instance_id is None, "it has left")
         assert isinstance(worker.error, HandlerStuck)
@@ -168,8 +167,7 @@ def test_instance_leaves_for_a_handler_that_hangs_and_others_recover(hangs, make
     assert table.one("status", "error_try_times") == (1, 0)
     other = make_app(lease_seconds=6.0)
     other.add_handler("hangs", lambda msg: None)
-    with other.worker(threads=1) as heir:
-        heir.start()
+    with launched(other.worker(threads=1)):
         until(lambda: table.statuses == [2], "the heir has done it")
     assert table.one("error_try_times", "crash_times") == (1, 1)
     end.set()
@@ -179,8 +177,7 @@ def test_worker_in_the_background_leaves_too_and_gives_back_the_rest(hangs):
     app, _end = hangs
     table = Table(app)
     send(app, "o", topic="hangs")
-    worker = app.worker(threads=1)
-    worker.start()
+    worker = launched(app.worker(threads=1))
     until(lambda: table.statuses == [1], "it hangs")
     behind = send(app, "o", "p", "q")
     until(lambda: worker.instance_id is None, "it has left")

@@ -20,11 +20,12 @@ from msgworker.message import State
 from msgworker.store import schedules as store
 from msgworker.table.build import SCHEDULE
 from msgworker.testing import drain
+from tests.support.apps import created
 from tests.support.leases import registered
 from tests.support.rows import Table, edit, send
 from tests.support.tables import OTHER_NAMES, SEED, foreign_table
 from tests.support.timers import behind, clock, edit_row, put_back, rows, ticks_of, timer
-from tests.support.waiting import until
+from tests.support.waiting import launched, until
 
 NOW = {"linger": 0, "threads": 1}
 
@@ -465,8 +466,7 @@ def test_a_live_instance_fires_within_half_a_second(app, make_app):
         late.append((msg.created_at - msg.scheduled_for).total_seconds())
 
     app.every("1s", topic="t")
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)):
         until(lambda: len(late) >= 2, "two ticks")
     assert min(late) >= 0
     assert min(late) < 0.5  # the machine may be busy at one of them
@@ -481,8 +481,7 @@ def test_without_schedules_there_is_no_role_and_no_statement(app, make_app):
         seen.append(text)
 
     send(one, "a")
-    with one.worker(threads=1) as worker:
-        worker.start()
+    with launched(one.worker(threads=1)) as worker:
         assert worker.instance.timer is None
         until(lambda: Table(app).statuses == [2], "it is done")
     assert [text for text in seen if "msgworker_schedule" in text] == []
@@ -491,8 +490,7 @@ def test_without_schedules_there_is_no_role_and_no_statement(app, make_app):
 
 
 def test_it_works_on_a_table_with_other_names(make_app):
-    app = make_app(table=MessageTable(**OTHER_NAMES))
-    app.create_schema()
+    app = created(make_app(table=MessageTable(**OTHER_NAMES)))
     seen = []
     app.add_handler(None, lambda msg: seen.append((msg.object_id, msg.scheduled_for)))
     app.every("23h", topic="t", name="n")

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from msgworker import App, MessageTable, SchemaError
 from msgworker.doctor import Severity
 from msgworker.schema.apply import ddl
+from tests.support.apps import created
 from tests.support.doctor import needed, run
 from tests.support.rows import Table, send
 from tests.support.tables import SEED, TABLE, foreign_table, insert, make_table
@@ -76,8 +77,7 @@ def test_ids_that_a_trigger_gives_are_ids(sqlite):
         "CREATE TRIGGER number AFTER INSERT ON tb_cus_msg WHEN NEW.msgID IS NULL BEGIN "
         "UPDATE tb_cus_msg SET msgID = rowid + 100 WHERE rowid = NEW.rowid; END",
     )
-    app = App(sqlite.url, table=SEED)
-    app.create_schema()
+    app = created(App(sqlite.url, table=SEED))
     app.add_handler(None, lambda msg: None)
     insert(sqlite, "objectID", "'a'")
     assert app.drain(linger=0).done == 1
@@ -88,8 +88,7 @@ def test_ids_that_a_trigger_gives_are_ids(sqlite):
 def test_a_trial_where_no_id_is_left_changes_no_message(sqlite, left):
     """SQLite ends the transaction with that error: what followed was committed, and the newest
     message done."""
-    app = App(sqlite.url)
-    app.create_schema()
+    app = created(App(sqlite.url))
     app.add_handler("t", lambda msg: None)
     table, last = Table(app), 2**63 - 1
     (first,) = send(app, "a")
@@ -145,8 +144,7 @@ def test_a_table_that_has_come_to_be_inherited_is_refused_at_the_start(postgresq
 @pytest.fixture
 def role(postgresql: Any) -> Iterator[str]:
     """A login with all rights on the tables, and no way past row-level security."""
-    app = App(postgresql.url)
-    app.create_schema()
+    app = created(App(postgresql.url))
     name = f"mw_rls_{uuid.uuid4().hex[:10]}"
     run(
         app,
@@ -215,8 +213,7 @@ def publish(postgresql: Any) -> Iterator[Callable[[], None]]:
 def test_a_publication_that_refuses_updates_is_found(postgresql, publish):
     make_table(postgresql)
     run(postgresql, "ALTER TABLE tb DROP CONSTRAINT tb_pkey, ADD UNIQUE (msg_id)")
-    app = App(postgresql.url, table=TABLE)
-    app.create_schema()
+    app = created(App(postgresql.url, table=TABLE))
     assert needed(app) == []
     publish()
     (told,) = needed(app)
@@ -313,8 +310,7 @@ def test_a_rule_that_adds_no_query_is_taken(postgresql, does):
     """As the manual of PostgreSQL has it: claims work with it."""
     make_table(postgresql)
     run(postgresql, f"CREATE RULE act AS ON UPDATE TO tb DO ALSO {does}")
-    app = App(postgresql.url, table=TABLE)
-    app.create_schema()
+    app = created(App(postgresql.url, table=TABLE))
     app.add_handler(None, lambda msg: None)
     send(app, "a", "a", "b")
     assert app.drain(linger=0).done == 3
@@ -323,8 +319,7 @@ def test_a_rule_that_adds_no_query_is_taken(postgresql, does):
 def test_an_unlogged_table_is_advised_against(postgresql):
     make_table(postgresql)
     run(postgresql, "ALTER TABLE tb SET UNLOGGED")
-    app = App(postgresql.url, table=TABLE)
-    app.create_schema()
+    app = created(App(postgresql.url, table=TABLE))
     (found,) = [one for one in app.ops.doctor() if "UNLOGGED" in one.text]
     assert found.severity is Severity.ADVISED
     run(postgresql, *found.fix)
@@ -339,8 +334,7 @@ def test_send_returns_the_id_that_was_given(mariadb, case):
     if "numbers" in kind:
         run(mariadb, "CREATE SEQUENCE numbers")
     make_table(mariadb, msg_id=kind)
-    app = App(mariadb.url, table=TABLE)
-    app.create_schema()
+    app = created(App(mariadb.url, table=TABLE))
     run(mariadb, statement)
     ids = send(app, "a", "b")
     assert ids == [41, 42]
@@ -359,8 +353,7 @@ def test_a_status_of_a_domain_is_taken_if_it_takes_what_is_written(postgresql, k
         assert words in str(error.value)
         (told,) = [one for one in needed(app) if one.check == "types"]
         run(app, *told.fix)
-    app = App(postgresql.url, table=TABLE)
-    app.create_schema()
+    app = created(App(postgresql.url, table=TABLE))
     app.add_handler(None, lambda msg: None)
     send(app, "a")
     assert app.drain(linger=0).done == 1
@@ -368,8 +361,7 @@ def test_a_status_of_a_domain_is_taken_if_it_takes_what_is_written(postgresql, k
 
 def test_a_status_of_one_byte_is_taken(mariadb):
     make_table(mariadb, status="TINYINT(1) NOT NULL DEFAULT 0")
-    app = App(mariadb.url, table=TABLE)
-    app.create_schema()
+    app = created(App(mariadb.url, table=TABLE))
     app.add_handler(None, lambda msg: None)
     send(app, "a")
     assert app.drain(linger=0).done == 1
@@ -401,8 +393,7 @@ def test_a_payload_of_bytes_is_sent_and_read(database, make_app):
     if kind is None:
         pytest.skip("another type there")
     make_table(database, payload=kind)
-    app = make_app(table=TABLE)
-    app.create_schema()
+    app = created(make_app(table=TABLE))
     got: list[Any] = []
     app.add_handler(None, lambda msg: got.append(msg.payload))
     with app.engine.begin() as conn:

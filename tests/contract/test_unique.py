@@ -19,6 +19,7 @@ from msgworker.store import claim
 from msgworker.store.candidates import Candidate
 from msgworker.table.columns import HELD_KEY, UNIQUE
 from tests.engines import plain_engine
+from tests.support.apps import created
 from tests.support.databases import SQLITE
 from tests.support.flags import ME
 from tests.support.rows import Table, edit
@@ -465,13 +466,11 @@ def test_doctor_s_statements_add_what_is_missing_of_keys(app, make_app):
 
 
 def test_a_table_of_another_name_has_keys_where_their_columns_are_named(make_app):
-    plain = make_app(table=MessageTable("work_item"))
-    plain.create_schema()
+    plain = created(make_app(table=MessageTable("work_item")))
     with pytest.raises(ConfigError, match=r'MessageTable\(unique_key="unique_key", unique_k'):
         send(plain)
     names = OTHER_NAMES | {"unique_key": "job_key", "unique_kept": "kept", "finished_at": "ended"}
-    app = make_app(table=MessageTable("work_item_2", **names))
-    app.create_schema()
+    app = created(make_app(table=MessageTable("work_item_2", **names)))
     assert send(app) == send(app)
     assert send(app, "l", unique="kept") == send(app, "l")
     assert send(app, payload=2, on_duplicate="replace") is not None
@@ -486,8 +485,7 @@ def test_the_columns_of_keys_go_together_and_need_finished_at():
 
 
 def test_a_column_of_keys_must_be_a_text_that_may_be_null(make_app):
-    app = make_app(table=MessageTable("work_item"))
-    app.create_schema()
+    app = created(make_app(table=MessageTable("work_item")))
     with app.engine.begin() as conn:
         conn.exec_driver_sql("ALTER TABLE work_item ADD job_key VARCHAR(50) DEFAULT 'x' NOT NULL")
         conn.exec_driver_sql("ALTER TABLE work_item ADD kept SMALLINT")
@@ -497,13 +495,11 @@ def test_a_column_of_keys_must_be_a_text_that_may_be_null(make_app):
 
 
 def test_a_key_longer_than_a_named_column_is_refused(make_app, database):
-    app = make_app(table=MessageTable("work_item"))
-    app.create_schema()
+    app = created(make_app(table=MessageTable("work_item")))
     with app.engine.begin() as conn:
         conn.exec_driver_sql("ALTER TABLE work_item ADD job_key VARCHAR(5)")
         conn.exec_driver_sql("ALTER TABLE work_item ADD kept SMALLINT")
-    named = make_app(table=MessageTable("work_item", **KEYS))
-    named.create_schema()
+    named = created(make_app(table=MessageTable("work_item", **KEYS)))
     assert send(named, "12345") == send(named, "12345")
     if database.name != "sqlite":
         with pytest.raises(ConfigError, match="column job_key of table work_item takes 5 at most"):
@@ -545,8 +541,7 @@ def test_a_rerun_judges_keys_byte_by_byte_where_their_column_does_not(mariadb, k
     kind = "VARCHAR(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"
     foreign_table(mariadb, topic=kind, k=kind, kept="SMALLINT", done_at="DATETIME(6)")
     names = {"topic": "topic", "unique_key": "k", "unique_kept": "kept", "finished_at": "done_at"}
-    app = App(mariadb.url, table=SEED.replace(**names))
-    app.create_schema()
+    app = created(App(mariadb.url, table=SEED.replace(**names)))
     ids = {key: dead(app, key) for key in keys}
     holder = send(app, "A")
     for dry_run in (True, False):

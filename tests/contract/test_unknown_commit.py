@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from msgworker import App, Context, Message
 from tests.plugin import Database
+from tests.support.apps import created
 from tests.support.proxy import Proxy, Side
 from tests.support.rows import Table
 from tests.support.waiting import in_thread, until
@@ -45,8 +46,7 @@ def commits_held_back(engine: sa.Engine) -> Iterator[None]:
 def test_a_commit_that_is_still_under_way_is_waited_for(postgresql: Database, proxy: Proxy) -> None:
     """Else the handler starts again, the old commit goes through and flags the next message, and
     two handlers of one object can run. (MariaDB rolls back a waiting COMMIT without a client.)"""
-    app = App(proxy.url_of(postgresql.url), lease_seconds=30)
-    app.create_schema()
+    app = created(App(proxy.url_of(postgresql.url), lease_seconds=30))
     near = postgresql.engine()
     with near.begin() as conn:
         conn.exec_driver_sql("CREATE TABLE effect (msg_id integer NOT NULL)")
@@ -86,8 +86,7 @@ def test_an_outcome_that_is_all_of_its_transaction_is_looked_up(
     postgresql: Database, proxy: Proxy, side: Side
 ) -> None:
     """A handler that has sent nothing is settled by a statement that commits itself."""
-    app = App(proxy.url_of(postgresql.url), lease_seconds=30)
-    app.create_schema()
+    app = created(App(proxy.url_of(postgresql.url), lease_seconds=30))
     started: list[int] = []
 
     @app.handler("t", transactional=True)

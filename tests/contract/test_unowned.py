@@ -15,12 +15,13 @@ from msgworker.instance.instance import Instance
 from msgworker.instance.running.in_flight import Lane
 from msgworker.instance.running.outcome import Result
 from msgworker.message import Outcome, Settled, Settlement
+from tests.support.apps import created
 from tests.support.leases import beat_now, leases
 from tests.support.rounds import beat, by_hand, fetch
 from tests.support.rows import Table, send
 from tests.support.store import Store
 from tests.support.tables import SEED, seed_table
-from tests.support.waiting import until
+from tests.support.waiting import launched, until
 from tests.support.watching import Watch
 
 
@@ -215,8 +216,7 @@ def test_who_finds_another_rule_after_its_pause_gives_back_what_it_has_in_hand(s
         gate.wait(30)
 
     app.add_handler(None, handle)
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)) as worker:
         claims_ahead(worker)
         send(app, *"abc")
         until(lambda: Table(app).statuses.count(1) > 1 and running, "more in flight than one")
@@ -238,8 +238,7 @@ def test_who_finds_another_rule_after_its_pause_gives_back_what_it_has_in_hand(s
 
 
 def test_a_message_in_hand_stays_ours_when_the_id_changes(make_app, sqlite):
-    app = make_app(table=MessageTable(claimed_by=None))
-    app.create_schema()
+    app = created(make_app(table=MessageTable(claimed_by=None)))
     app.add_handler("t", lambda msg: None)
     with by_hand(app) as one:
         send(app, "a")

@@ -12,9 +12,10 @@ from msgworker.events import Lost
 from msgworker.message import Settled, Settlement
 from msgworker.store import done, settle
 from msgworker.store.settle import OutOfDate, Share, settle_batch
+from tests.support.apps import created
 from tests.support.doctor import needed
 from tests.support.rows import Table, edit, send
-from tests.support.waiting import until
+from tests.support.waiting import launched, until
 
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -80,8 +81,7 @@ def test_what_others_need_stays(app, table, kind):
 
 @pytest.mark.parametrize("kind", ["plain", "transactional"])
 def test_what_has_failed_before_stays(make_app, kind):
-    app = make_app(backoff_seconds=0)
-    app.create_schema()
+    app = created(make_app(backoff_seconds=0))
     fails = {1}
 
     @app.handler("t", when_done="delete", **KINDS[kind])
@@ -198,8 +198,7 @@ def test_a_deferred_key_of_another_table_keeps_the_row_too(app, table, kind):
 def test_a_key_that_sqlite_checks_at_the_commit_keeps_the_row_too(sqlite):
     engine = sa.create_engine(sqlite.url)
     sa.event.listen(engine, "connect", lambda raw, _: raw.execute("PRAGMA foreign_keys = ON"))
-    app = App(engine)
-    app.create_schema()
+    app = created(App(engine))
     handles(app, "plain", max_tries=1)
     ids = send(app, "a", "a", "b")
     with app.engine.begin() as conn:
@@ -232,8 +231,7 @@ def test_what_is_deleted_is_not_lost_where_the_others_are_refused(app, table, ca
 
 @pytest.mark.quick("sqlite")
 def test_what_was_put_off_or_rerun_stays(make_app):
-    app = make_app(backoff_seconds=0)
-    app.create_schema()
+    app = created(make_app(backoff_seconds=0))
     fails = [True]
 
     @app.handler("t", when_done="delete", max_tries=1)
@@ -292,21 +290,18 @@ def test_a_batch_with_a_message_that_is_no_longer_ours_deletes_none(app, table):
 
 def test_a_message_that_was_recovered_stays(make_app):
     """Its try ended in a crash, which people may ask about."""
-    app = make_app(backoff_seconds=0, poll_seconds=0.02)
-    app.create_schema()
+    app = created(make_app(backoff_seconds=0, poll_seconds=0.02))
     handles(app, "plain")
     flagged(app, "a", me="gone-1")
     table = Table(app)
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)):
         until(lambda: table.statuses == [2], "it is recovered and done")
     assert table.one("crash_times") == 1
 
 
 @pytest.mark.parametrize("kind", ["plain", "transactional"])
 def test_rows_without_owners_are_deleted_too(make_app, kind):
-    app = make_app(table=MessageTable(claimed_by=None))
-    app.create_schema()
+    app = created(make_app(table=MessageTable(claimed_by=None)))
     handles(app, kind)
     send(app, "a", "a", None)
     assert app.drain(linger=0).done == 3
@@ -319,8 +314,7 @@ def test_when_done_is_one_of_two(sqlite_app):
 
 
 def test_a_table_that_gives_an_id_again_is_refused(make_app, sqlite):
-    app = make_app(sqlite.url)
-    app.create_schema()
+    app = created(make_app(sqlite.url))
     with app.engine.begin() as conn:
         sql = conn.scalar(sa.text("SELECT sql FROM sqlite_master WHERE name = 'msgworker_message'"))
         conn.exec_driver_sql("ALTER TABLE msgworker_message RENAME TO before_it")

@@ -17,9 +17,10 @@ from msgworker.errors import SchemaError
 from msgworker.message import State
 from msgworker.queries import counts as overview
 from msgworker.store import recover
+from tests.support.apps import created
 from tests.support.leases import beat_now
 from tests.support.rows import Table, send
-from tests.support.waiting import until
+from tests.support.waiting import launched, until
 
 NAMED = {
     name: name
@@ -35,9 +36,7 @@ NOW = {"linger": 0, "threads": 1}
 
 @pytest.fixture
 def app(make_app) -> App:
-    made = make_app(table=SPEC, poll_seconds=0.02)
-    made.create_schema()
-    return made
+    return created(make_app(table=SPEC, poll_seconds=0.02))
 
 
 def insert(app: App, **values: Any) -> None:
@@ -161,8 +160,7 @@ def test_recovery_leaves_what_others_hold(app):
     insert(app, status=1, claimed_by="gone", object_id="mine")
     before = everything(app)
     app.add_handler("t", lambda msg: None)
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)):
         until(lambda: of_state(app, State.DONE) == 1, "ours is recovered and done")
     assert everything(app) == before
 
@@ -180,8 +178,7 @@ def test_a_message_that_leaves_while_it_runs_is_as_if_it_were_deleted(app):
     app.add_handler("t", handle)
     (left,) = send(app, "o", payload="leaves")
     (next_one,) = send(app, "o", payload="next")
-    with app.worker(threads=2) as worker:
-        worker.start()
+    with launched(app.worker(threads=2)):
         assert begun.wait(30)
         with app.engine.begin() as conn:
             conn.execute(sa.text(f"UPDATE legacy SET deleted_at = 'x' WHERE msg_id = {left}"))
@@ -192,8 +189,7 @@ def test_a_message_that_leaves_while_it_runs_is_as_if_it_were_deleted(app):
     assert everything(app)[0]["status"] == 1
     with app.engine.begin() as conn:
         conn.execute(sa.text(f"UPDATE legacy SET deleted_at = NULL WHERE msg_id = {left}"))
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)):
         until(lambda: app.ops.show(left).status is State.DONE, "it is back, and recovered")
     assert ran.count("leaves") == 2
 
@@ -282,8 +278,7 @@ def test_fan_outs_jobs_and_chains_stay_within(app):
         app.send(conn, "t", job=job)
         job.seal()
     insert(app, tenant=9, job_id=job.job_id)  # of nobody here: the job does not wait for it
-    with app.worker(threads=2) as worker:
-        worker.start()
+    with launched(app.worker(threads=2)):
         until(lambda: of_state(app, State.DONE) == 5, "the job has completed")
     assert app.ops.job(job.job_id).done.count == 4
     assert everything(app)[:-1] == before
@@ -359,8 +354,7 @@ def test_a_where_that_the_table_does_not_fit_is_refused(app, make_app, subtests)
 
 def test_injected_text_stays_a_text(make_app):
     text = "x' OR '1'='1'; DROP TABLE legacy; --"
-    app = make_app(table=MessageTable("legacy", where={"kind": text}))
-    app.create_schema()
+    app = created(make_app(table=MessageTable("legacy", where={"kind": text})))
     app.add_handler("t", lambda msg: None)
     send(app, "o")
     assert app.drain(**NOW).done == 1
@@ -370,8 +364,7 @@ def test_injected_text_stays_a_text(make_app):
 
 @pytest.mark.parametrize("value", [True, False, [None, False]], ids=str)
 def test_truth_values(make_app, value):
-    app = make_app(table=MessageTable("legacy", where={"live": value}))
-    app.create_schema()
+    app = created(make_app(table=MessageTable("legacy", where={"live": value})))
     assert app.create_schema() == []
     app.add_handler("t", lambda msg: None)
     send(app, "o")
@@ -399,8 +392,7 @@ def index_names(app: App) -> set[str]:
 @pytest.mark.parametrize("name", ["legacy", "a_table_of_others_with_a_long_name"])
 def test_without_its_where_a_table_is_left_alone(make_app, name):
     """What would be made, found and advised is of rows that are no messages, too."""
-    app = make_app(table=SPEC.replace(name=name))
-    app.create_schema()
+    app = created(make_app(table=SPEC.replace(name=name)))
     guard = app.tables.guard_name
     plain = make_app(table=MessageTable(name, **NAMED))
     plain.add_handler("t", lambda msg: None)
@@ -455,8 +447,7 @@ def test_queries_that_a_text_proposes_show_messages_alone(app, caplog):
 
 def test_doctor_advises_to_drop_a_guard_over_all_rows(make_app):
     plain = make_app(table=MessageTable("legacy", **NAMED))
-    app = make_app(table=SPEC)
-    app.create_schema()
+    app = created(make_app(table=SPEC))
     drop_guard(app)
     plain.create_schema()
     app.create_schema()

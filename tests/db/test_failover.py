@@ -18,6 +18,7 @@ from msgworker.db.errors import trouble
 from msgworker.db.servers import succession_of
 from msgworker.instance.connections import Connections
 from tests.servers import free_port
+from tests.support.apps import created
 
 # --- Timelines of PostgreSQL.
 
@@ -86,8 +87,7 @@ def several(url: str, *before: int) -> str:
 
 
 def test_the_first_host_that_answers_is_used(mariadb: Any) -> None:
-    app = App(several(mariadb.url, free_port(), free_port()))
-    app.create_schema()
+    app = created(App(several(mariadb.url, free_port(), free_port())))
     ran: list[int] = []
     app.add_handler("t", lambda msg: ran.append(msg.msg_id))
     with app.engine.begin() as conn:

@@ -21,6 +21,7 @@ from msgworker import App, ConfigError, Context, DatabaseUnavailable, Message
 from msgworker.db import sqlite
 from msgworker.db.database import Trouble, of
 from msgworker.db.errors import trouble
+from tests.support.apps import created
 from tests.support.waiting import in_thread
 
 HOLD_SECONDS, GAP_SECONDS = 0.02, 0.0005
@@ -83,8 +84,7 @@ class Hog:
 
 def test_writer_gets_its_turn_behind_one_that_always_wants_to_write(tmp_path: Path) -> None:
     path = tmp_path / "busy.db"
-    app = App(f"sqlite:///{path}")
-    app.create_schema()
+    app = created(App(f"sqlite:///{path}"))
     hog = Hog(path)
     hog.thread.start()
     try:
@@ -105,8 +105,7 @@ def test_lock_that_is_held_too_long_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "held.db"
-    app = App(f"sqlite:///{path}")
-    app.create_schema()
+    app = created(App(f"sqlite:///{path}"))
     monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.05)
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
@@ -145,8 +144,7 @@ def test_the_schema_waits_for_a_program_that_writes(
 def test_an_instance_leaves_a_file_that_is_deleted_or_replaced_under_it(
     tmp_path: Path, how: str
 ) -> None:
-    app = App(f"sqlite:///{tmp_path / 'crm.db'}", lease_seconds=3)
-    app.create_schema()
+    app = created(App(f"sqlite:///{tmp_path / 'crm.db'}", lease_seconds=3))
     handled = threading.Event()
     app.handler("t")(lambda msg: handled.set())
     with app.engine.begin() as conn:
@@ -164,8 +162,7 @@ def test_an_instance_leaves_a_file_that_is_deleted_or_replaced_under_it(
 
 def test_a_deleted_file_is_told_even_when_another_error_is_met_first(tmp_path: Path) -> None:
     """A new connection makes an empty file, in which no table is found."""
-    app = App(f"sqlite:///{tmp_path / 'crm.db'}", lease_seconds=60)
-    app.create_schema()
+    app = created(App(f"sqlite:///{tmp_path / 'crm.db'}", lease_seconds=60))
     app.handler("t")(lambda msg: (tmp_path / "crm.db").unlink())
     with app.engine.begin() as conn:
         app.send(conn, "t")
@@ -178,8 +175,7 @@ def test_a_second_transaction_within_the_one_that_may_write_is_refused_at_once(
     tmp_path: Path, within: str
 ) -> None:
     """It would wait for itself, and the heartbeat with it."""
-    app = App(f"sqlite:///{tmp_path / 'crm.db'}", backoff_seconds=0)
-    app.create_schema()
+    app = created(App(f"sqlite:///{tmp_path / 'crm.db'}", backoff_seconds=0))
 
     def write(*_: Any) -> None:
         with app.engine.begin() as conn:
@@ -241,8 +237,7 @@ def test_an_engine_whose_listener_begins_its_transactions_will_do(tmp_path, begi
     def begins(conn):
         conn.exec_driver_sql(begin)
 
-    app = App(engine)
-    app.create_schema()
+    app = created(App(engine))
     with engine.begin() as conn:
         conn.exec_driver_sql("CREATE TABLE effect (msg_id INTEGER)")
     insert = sa.text("INSERT INTO effect VALUES (:i)")
@@ -264,8 +259,7 @@ def test_an_engine_whose_listener_begins_its_transactions_will_do(tmp_path, begi
 @pytest.fixture
 def own(tmp_path):
     """An App's Engine, and a table that ends the transaction of a second 1."""
-    app = App(f"sqlite:///{tmp_path}/own.db")
-    app.create_schema()
+    app = created(App(f"sqlite:///{tmp_path}/own.db"))
     with app.engine.begin() as conn:
         conn.exec_driver_sql("CREATE TABLE t (x INTEGER UNIQUE ON CONFLICT ROLLBACK)")
         conn.exec_driver_sql("INSERT INTO t VALUES (1)")

@@ -35,8 +35,9 @@ from msgworker.metrics.counting import (
 from msgworker.metrics.exposition import KEEP_SECONDS, Looking, serving, text
 from msgworker.ops import Ops
 from msgworker.store.rows import Row
+from tests.support.apps import created
 from tests.support.programs import fill
-from tests.support.waiting import until
+from tests.support.waiting import launched, until
 
 ROOT = Path(__file__).parent.parent.parent
 GRAFANA = ROOT / "samples" / "grafana"
@@ -192,8 +193,7 @@ def test_gauges_are_of_the_instances_that_run_whenever_counting_began(sqlite_app
     before = Counting(app, partial(known_of, app))
     none: dict[str, Any] = dict.fromkeys(gauges(before), 0) | {"lease_margin_seconds": None}
     assert gauges(before) == none
-    with app.worker(threads=2) as worker:
-        worker.start()
+    with launched(app.worker(threads=2)) as worker:
         assert worker.instance is not None
         shared, after = worker.instance.shared, Counting(app, partial(known_of, app))
         shared.renew_now.set()
@@ -327,8 +327,7 @@ def test_what_runs_is_that_of_the_moment(sqlite_app):
 
     counting = Counting(app, partial(known_of, app))
     fill(app, 3)
-    with app.worker(threads=2) as worker:
-        worker.start()
+    with launched(app.worker(threads=2)):
         until(lambda: app.load[1] == 2, "two handlers run")
         found = scraped(app, counting)
         assert value(found, "msgworker_running_handlers") == 2
@@ -430,8 +429,7 @@ def test_without_the_extra_it_is_named(monkeypatch):
 
 def test_a_table_of_other_names_is_measured_too(sqlite):
     names = {"msg_id": "msgID", "object_id": "objectID", "created_at": None, "topic": "kind"}
-    app = App(sqlite.url, table=MessageTable("tb_msg", **names))
-    app.create_schema()
+    app = created(App(sqlite.url, table=MessageTable("tb_msg", **names)))
     counting = Counting(app)
     app.add_handler("t", lambda msg: None)
     with app.engine.begin() as conn:

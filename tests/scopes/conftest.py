@@ -12,6 +12,7 @@ from msgworker.coordination import DatabaseLocks
 from msgworker.coordination.centres import _Fixed
 from msgworker.instance.state import InstanceView, Scope, ScopeMember
 from msgworker.table.columns import Slice
+from tests.support.apps import created
 
 SLICED = {"shard": "shard", "instance_type": "instance_type"}
 MakeApp = Callable[..., App]
@@ -43,9 +44,7 @@ def make_app(database: Any) -> MakeApp:
 @pytest.fixture
 def app(make_app: MakeApp) -> App:
     """An App whose table has indexes of both slices."""
-    app = make_app()
-    app.create_schema()
-    return app
+    return created(make_app())
 
 
 @pytest.fixture

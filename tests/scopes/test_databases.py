@@ -31,8 +31,9 @@ from msgworker.coordination import DatabaseLocks, Partitions, Segments
 from msgworker.events import InstanceStarted
 from msgworker.instance import stop
 from tests.engines import plain_engine
+from tests.support.apps import created
 from tests.support.rows import Table
-from tests.support.waiting import in_thread, until
+from tests.support.waiting import in_thread, launched, until
 
 NAMES = ("a", "b", "c")
 OBJECTS = [f"C-{n}" for n in range(30)]
@@ -50,8 +51,7 @@ def test_the_total_has_the_sum_of_every_count():
 def template(tmp_path_factory):
     """A file with an empty schema."""
     path = tmp_path_factory.mktemp("template") / "crm.db"
-    app = App(f"sqlite:///{path}", table=MessageTable(shard="shard"))
-    app.create_schema()
+    app = created(App(f"sqlite:///{path}", table=MessageTable(shard="shard")))
     app.engine.dispose()
     return path
 
@@ -544,8 +544,7 @@ def test_a_stop_inside_a_handler_stops_all_and_waits_for_nothing(make):
 def test_workers_start_and_stop_together_as_often_as_one_likes(make):
     databases, seen = make("a", "b"), []
     databases.handler("t")(lambda msg: seen.append(msg.object_id))
-    with databases.worker(threads=1) as together:
-        together.start()
+    with launched(databases.worker(threads=1)) as together:
         assert at_work(together)
         send_all(databases)
         together.wake()

@@ -17,9 +17,10 @@ from msgworker.coordination.partitions import Member, columns, spans
 from msgworker.errors import ConfigError, LocksUnavailable
 from msgworker.instance.role import Away
 from msgworker.metrics.counting import known_of
+from tests.support.apps import created
 from tests.support.rounds import standing
 from tests.support.rows import Table, send
-from tests.support.waiting import until
+from tests.support.waiting import launched, until
 
 SHARDS = 8
 
@@ -323,9 +324,7 @@ def test_each_number_of_the_column_belongs_to_one_shard():
 
 
 def work(app, scope, **options):
-    worker = app.worker(scope=scope, threads=2, **options)
-    worker.start()
-    return worker
+    return launched(app.worker(scope=scope, threads=2, **options))
 
 
 def test_two_workers_do_all_of_it_and_each_looks_at_its_own(app, locks):
@@ -469,15 +468,13 @@ def test_a_drain_whose_database_is_lost_with_its_locks_reports_that(app, locks, 
 @without_locks
 def test_an_instance_that_waits_for_its_locks_is_a_metric(app, scope):
     app.add_handler("t", lambda msg: None)
-    with app.worker(threads=1, scope=scope()) as worker:
-        worker.start()
+    with launched(app.worker(threads=1, scope=scope())):
         until(lambda: known_of(app).locks_away == 1, "it has asked for them")
     assert known_of(app).locks_away == 0
 
 
 def test_a_scope_with_more_shards_than_the_table_says_so(make_app, locks, caplog):
-    app = make_app(table=MessageTable(shard="shard", shards=8))
-    app.create_schema()
+    app = created(make_app(table=MessageTable(shard="shard", shards=8)))
     member(app, Partitions(locks, shards=8))
     assert caplog.text == ""
     member(app, Partitions(locks, shards=64))

@@ -8,7 +8,7 @@ from msgworker import doctor
 from msgworker.coordination import DatabaseLocks, Dealer, Instance, Partitions
 from msgworker.queries.explain import Reason
 from tests.support.rows import Table, send
-from tests.support.waiting import until
+from tests.support.waiting import launched, until
 
 
 @pytest.fixture
@@ -27,8 +27,7 @@ def test_explain_says_when_no_live_instance_has_the_flag_of_a_message(busy):
     ids = send(busy, "a", "b")
     table = Table(busy)
     table.edit(table.where(msg_id=ids[0]), instance_type="asB")
-    with busy.worker(scope=Instance("asA"), threads=1) as worker:
-        worker.start()
+    with launched(busy.worker(scope=Instance("asA"), threads=1)):
         found = [busy.ops.explain(i) for i in ids]
         assert [one.reason for one in found] == [Reason.NOBODY_LOOKS] * 2
         assert "instance type asB" in found[0].text
@@ -48,8 +47,7 @@ def test_explain_and_doctor_say_when_no_live_member_owns_a_shard(busy):
     ids = send(busy, "a")
     table = Table(busy)
     table.edit(table.where(msg_id=ids[0]), shard=5)
-    with busy.worker(scope=scope, threads=1) as worker:
-        worker.start()
+    with launched(busy.worker(scope=scope, threads=1)) as worker:
         until(lambda: len(scope.view(busy.table)[1]) == 4, "it owns the others")
         worker.instance.heartbeat.wake()
         beat, says = worker.instance.heartbeat, "1 shard is owned by no live member (1)"

@@ -29,10 +29,11 @@ from msgworker.store import candidates, claim, done, slices
 from msgworker.store.slices import Place
 from msgworker.table.columns import Slice
 from tests.scopes.conftest import MakeApp, Shards
+from tests.support.apps import created
 from tests.support.plans import plan_of
 from tests.support.rows import Table, edit, send
 from tests.support.tables import IDENTITY
-from tests.support.waiting import until
+from tests.support.waiting import launched, until
 
 NOW = {"linger": 0, "threads": 2}
 
@@ -69,8 +70,7 @@ def test_messages_without_an_object_go_to_all_shards_in_turn(app):
 
 
 def test_how_many_shards_there_are_is_a_setting_of_the_table(make_app):
-    app = make_app(table=MessageTable(shards=8))
-    app.create_schema()
+    app = created(make_app(table=MessageTable(shards=8)))
     send(app, *(f"C-{i}" for i in range(50)))
     assert Table(app).column("shard") == [shard_of(f"C-{i}", 8) for i in range(50)]
 
@@ -89,8 +89,7 @@ def test_the_index_of_a_slice_exists_where_its_column_is_named_and_only_there(ma
 
 
 def test_a_scope_without_its_index_works_and_tells_the_statement(make_app, caplog):
-    app = make_app(table=MessageTable())
-    app.create_schema()
+    app = created(make_app(table=MessageTable()))
     app.add_handler("t", lambda msg: None)
     send(app, "C-1")
     assert app.drain(scope=Shards(shard_of("C-1")), **NOW).done == 1
@@ -244,8 +243,7 @@ def test_the_owner_of_its_shard_alone_looks_there(make_app, database, locks):
 def test_a_service_looks_for_such_numbers_again(make_app, database, locks, monkeypatch):
     monkeypatch.setattr(finder, "OTHERS_SECONDS", 0.05)
     app = own_table(make_app, database.name, "BIGINT", "SMALLINT")
-    worker = app.worker(scope=Partitions(locks, 8), threads=1)
-    worker.start()
+    worker = launched(app.worker(scope=Partitions(locks, 8), threads=1))
     try:
         for number in (-6, -5):
             insert(app, number)
@@ -303,8 +301,7 @@ def test_a_look_for_numbers_of_shards_ends_among_fractions(make_app, database):
 def test_explain_says_that_a_shard_is_no_whole_number(make_app, database, locks):
     app = own_table(make_app, database.name, "BIGINT", "DOUBLE PRECISION")
     insert(app, "2.5")
-    worker = app.worker(scope=Partitions(locks, 8), threads=1)
-    worker.start()
+    worker = launched(app.worker(scope=Partitions(locks, 8), threads=1))
     try:
         until(lambda: "whole number" in app.ops.explain(1).text, "it is said")
     finally:
@@ -477,8 +474,7 @@ def test_instances_whose_scopes_overlap_or_are_wrong_keep_the_order(app):
 @pytest.fixture
 def crowded(make_app: MakeApp) -> App:
     """20,000 messages of other shards in front of a few of shard 7, and finished ones of it."""
-    app = make_app()
-    app.create_schema()
+    app = created(make_app())
     app.add_handler("t", lambda msg: None)
     table = Table(app)
     with app.engine.begin() as conn:

@@ -15,6 +15,7 @@ from msgworker import MessageTable
 from msgworker.store import claim
 from msgworker.store.candidates import Candidate
 from msgworker.store.rows import Row
+from tests.support.apps import created
 from tests.support.flags import ME
 from tests.support.rows import send
 from tests.support.store import OTHER, Store, ids_of
@@ -83,8 +84,7 @@ def test_flag_of_ids_that_are_not_there(store):
 
 
 def test_flag_reads_no_payload_that_is_too_long(make_app):
-    app = make_app(table=MessageTable(max_payload=100))
-    app.create_schema()
+    app = created(make_app(table=MessageTable(max_payload=100)))
     store = Store(app)
     looser = make_app()
     (short,), (long,) = (send(looser, name, payload="x" * n) for name, n in (("a", 98), ("b", 99)))

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from msgworker import App
 from msgworker.queries.instances import leases_ending
 from msgworker.store import lease
+from tests.support.apps import created
 from tests.support.flags import ME
 from tests.support.rows import send
 from tests.support.store import OTHER, Store
@@ -184,8 +185,7 @@ def test_leases_are_judged_by_the_database_s_clock(sqlite):
     def shift(raw: sqlite3.Connection, _record: Any) -> None:
         raw.create_function("strftime", -1, strftime)
 
-    app = App(engine)
-    app.create_schema()
+    app = created(App(engine))
     try:
         with app.engine.begin() as conn:
             lease.register(conn, app.tables, ME, ttl=3600.0)

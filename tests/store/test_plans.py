@@ -31,6 +31,7 @@ from msgworker.store.done import FlagMissing
 from msgworker.store.ranked import due_in
 from msgworker.store.rows import Row
 from msgworker.store.settle import OutOfDate, Share, settle_batch
+from tests.support.apps import created
 from tests.support.flags import ME
 from tests.support.plans import plan_of
 from tests.support.rows import Table, send
@@ -191,8 +192,7 @@ def test_hot_statements_use_the_claim_indexes(large):
 
 @pytest.mark.quick("sqlite|postgresql")
 def test_open_rows_that_are_no_messages_are_in_no_plan(make_app):
-    app = make_app(table=MessageTable(where={"tenant": 7, "deleted_at": None}))
-    app.create_schema()
+    app = created(make_app(table=MessageTable(where={"tenant": 7, "deleted_at": None})))
     with app.engine.begin() as conn:
         app.send_many(conn, "t", [(None, f"o{i % OBJECTS}") for i in range(FINISHED)])
         conn.execute(sa.update(app.tables.message).values(tenant=8))

@@ -21,6 +21,7 @@ from msgworker.store import done, settle
 from msgworker.store.done import NotTogether
 from msgworker.store.send import row_values
 from msgworker.store.settle import OutOfDate, Share, settle_batch
+from tests.support.apps import created
 from tests.support.flags import ME, flagged
 from tests.support.rows import send
 from tests.support.store import OTHER, Store, bad
@@ -154,8 +155,7 @@ def test_messages_that_are_done_are_settled_in_as_few_statements_as_the_database
 
 
 def test_a_table_with_a_visibility_delay_is_settled_in_batches_too(make_app):
-    app = make_app(table=MessageTable(visibility_delay_seconds=5))
-    app.create_schema()
+    app = created(make_app(table=MessageTable(visibility_delay_seconds=5)))
     store, failed = Store(app), list[str]()
     a1, a2 = send(app, "a", "a")
     for msg_id in (a1, a2):

@@ -15,6 +15,12 @@ from tests.support.rows import Table
 MakeApp = Callable[..., App]
 
 
+def created(app: App) -> App:
+    """The same App, whose schema exists from now on."""
+    app.create_schema()
+    return app
+
+
 @pytest.fixture
 def make_app(database: Any) -> MakeApp:
     """Apps on the test's database."""
@@ -47,9 +53,7 @@ def app(app_with: MakeApp) -> App:
 @pytest.fixture
 def blocking_app(make_app: MakeApp) -> App:
     """An App whose dead messages block their object."""
-    app = make_app(table=MessageTable(on_dead="block"))
-    app.create_schema()
-    return app
+    return created(make_app(table=MessageTable(on_dead="block")))
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from msgworker import App, Message, MessageTable, Reject
 from msgworker.schema import rule
 from msgworker.schema.rule import Rule
 from tests.support.rows import Table, send
+from tests.support.waiting import launched
 
 THREE = Rule(3, "continue")
 FIVE = Rule(5, "continue")
@@ -87,8 +88,7 @@ def written(text: str) -> Rule:
 
 def bare(crm: Crm, app: App, max_tries: int, on_dead: str = "continue") -> App:
     """An App of another rule that has only made the indexes for it, as of a DBA's script."""
-    with app.worker(threads=1) as worker:
-        worker.start()
+    with launched(app.worker(threads=1)):
         other = crm.app(max_tries, on_dead)
     assert recorded(other) != Rule(max_tries, on_dead)
     return other

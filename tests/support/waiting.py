@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from msgworker import Worker
+
 PATIENCE_SECONDS = 60.0
 
 
@@ -28,6 +30,12 @@ def until(
         pause.wait(every)
         every = min(1.2 * every, longest)
     return found
+
+
+def launched(worker: Worker) -> Worker:
+    """The same worker, which has started."""
+    worker.start()
+    return worker
 
 
 def in_thread(work: Callable[[], Any]) -> Callable[[], Any]:

@@ -19,8 +19,9 @@ from msgworker.doctor import Severity
 from msgworker.schema import apply
 from msgworker.schema.apply import Step
 from msgworker.table.build import NEWEST, VERSIONS
+from tests.support.apps import created
 from tests.support.refusing import ROLLED_BACK
-from tests.support.waiting import until
+from tests.support.waiting import launched, until
 from tests.upgrade import kept
 
 ROOT = Path(__file__).parents[2]
@@ -211,8 +212,7 @@ def recorded_as(app: App, **changes: int) -> None:
 def test_code_works_on_a_later_schema_that_only_adds(
     database: Any, make_app: Callable[..., App]
 ) -> None:
-    app = make_app()
-    app.create_schema()
+    app = created(make_app())
     recorded_as(app, version=NEWEST + 3, least=NEWEST)
     later = make_app()
     later.add_handler("new", lambda msg: None)
@@ -229,8 +229,7 @@ def test_code_works_on_a_later_schema_that_only_adds(
 def test_code_is_refused_by_a_schema_that_it_does_not_understand(
     database: Any, make_app: Callable[..., App]
 ) -> None:
-    app = make_app()
-    app.create_schema()
+    app = created(make_app())
     recorded_as(app, version=NEWEST + 3, least=NEWEST + 2)
     earlier = make_app()
     earlier.add_handler("new", lambda msg: None)
@@ -244,12 +243,10 @@ def test_code_is_refused_by_a_schema_that_it_does_not_understand(
 def test_an_instance_that_runs_goes_on_where_a_later_schema_refuses_its_start(
     database: Any, make_app: Callable[..., App]
 ) -> None:
-    app = make_app(poll_seconds=0.05)
-    app.create_schema()
+    app = created(make_app(poll_seconds=0.05))
     ran: list[int] = []
     app.add_handler("new", lambda msg: ran.append(msg.msg_id))
-    worker = app.worker()
-    worker.start()
+    worker = launched(app.worker())
     recorded_as(app, version=NEWEST + 1, least=NEWEST + 1)
     with app.engine.begin() as conn:
         sent = app.send(conn, "new", {})
@@ -276,8 +273,7 @@ def test_it_is_said_once_that_a_table_is_in_use(
     sqlite: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, make: str
 ) -> None:
     """For some minutes nobody knew what it waited for."""
-    app = App(sqlite.url)
-    app.create_schema()
+    app = created(App(sqlite.url))
     with app.engine.begin() as conn:
         conn.exec_driver_sql("DROP INDEX msgworker_message_failed")
     real, left = apply.writing, [ROLLED_BACK] * 3
@@ -302,8 +298,7 @@ def test_an_upgrade_says_for_which_one_it_waits(
     """The host of the other one may be gone, and the server takes hours to notice. Who waits has no
     transaction open: an index of the other one could be waiting for its end."""
     monkeypatch.setattr(dialect, "_LOOKS_IN_SILENCE", 2)
-    app = App(postgresql.url)
-    app.create_schema()
+    app = created(App(postgresql.url))
     upgrade = threading.Thread(target=app.upgrade_schema)
     with of(app.engine).in_turn(app.engine, "msgworker upgrade "):
         upgrade.start()

@@ -11,6 +11,7 @@ import pytest
 
 from msgworker import App
 from tests.support import browsing
+from tests.support.apps import created
 from tests.support.web import Browser, browse
 
 
@@ -56,8 +57,6 @@ def scratch_app(tmp_path: Path) -> Callable[[], App]:
     number = itertools.count()
 
     def make() -> App:
-        app = App(f"sqlite:///{tmp_path}/web{next(number)}.db")
-        app.create_schema()
-        return app
+        return created(App(f"sqlite:///{tmp_path}/web{next(number)}.db"))
 
     return make

@@ -10,12 +10,13 @@ import sqlalchemy as sa
 
 from msgworker import App
 from msgworker.message import State
+from tests.support.apps import created
 from tests.support.browsing import Browser, dangerous
 from tests.support.leases import dead_holds
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, many_dead, put
 from tests.support.pages import PLAIN, fill, looked, paths
 from tests.support.rows import Table
-from tests.support.waiting import until
+from tests.support.waiting import launched, until
 from tests.support.web import browse, one_loop
 
 ABOUT = "a reason"
@@ -110,8 +111,7 @@ def test_it_is_not_ready_while_an_instance_of_its_process_has_lost_its_lease(
     database: Any, make_app: Any
 ) -> None:
     """Another transaction holds the row, so that no heartbeat renews it."""
-    made = make_app(lease_seconds=1.5)
-    made.create_schema()
+    made = created(make_app(lease_seconds=1.5))
     made.add_handler("t", lambda msg: None)
     client = browse(made)
 
@@ -119,8 +119,7 @@ def test_it_is_not_ready_while_an_instance_of_its_process_has_lost_its_lease(
         found = client.get("/readyz")
         return found.status_code, found.json()["checks"]["heartbeat"]
 
-    with made.worker(threads=1) as worker:
-        worker.start()
+    with launched(made.worker(threads=1)) as worker:
         until(lambda: bool(made.heartbeats) and told() == (200, "ok"), "it is ready")
         me = made.tables.lease.c.name == worker.instance_id
         with database.engine().begin() as other:

@@ -16,6 +16,7 @@ import pytest
 from msgworker import App
 from msgworker.web import threads
 from msgworker.web.application import dashboard
+from tests.support.apps import created
 from tests.support.programs import program
 from tests.support.proxy import Proxy
 from tests.support.waiting import until
@@ -33,8 +34,7 @@ def proxy(postgresql: Any, monkeypatch: pytest.MonkeyPatch) -> Proxy:
 @pytest.fixture
 def hanging(postgresql: Any, proxy: Proxy) -> Iterator[Any]:
     """A dashboard whose database can be let hang, with connections in its pool."""
-    app = App(f"{proxy.url_of(postgresql.url)}?connect_timeout=2")
-    app.create_schema()
+    app = created(App(f"{proxy.url_of(postgresql.url)}?connect_timeout=2"))
     served = dashboard(app, deadline=LIMIT)
     yield served
     proxy.cut()

@@ -28,6 +28,7 @@ from msgworker.web.api import calling
 from msgworker.web.api import messages as of_api
 from msgworker.web.forms import LABELS, SAID, Chosen
 from msgworker.web.pages.messages import timeline
+from tests.support.apps import created
 from tests.support.browsing import Browser, Page
 from tests.support.leases import registered
 from tests.support.ops import DONE, FAILED, NEW, RUNNING, failing, put
@@ -366,8 +367,7 @@ def test_only_who_may_act_is_offered_changes(sqlite_app: App, visit: Any) -> Non
 
 def test_a_table_of_other_names_is_shown(sqlite: Any, visit: Any) -> None:
     spec = MessageTable("inbox", msg_id="nr", object_id="customer", status="state")
-    app = App(sqlite.url, table=spec)
-    app.create_schema()
+    app = created(App(sqlite.url, table=spec))
     (found,) = put(app, ("o", FAILED))
     ann = visit(app)
     assert _ids(ann.get("/messages")) == [found]
@@ -378,8 +378,7 @@ def test_nothing_is_offered_that_needs_a_column_that_the_table_lacks(
     sqlite: Any, visit: Any
 ) -> None:
     seed_table(sqlite)
-    app = App(sqlite.url, table=SEED)
-    app.create_schema()
+    app = created(App(sqlite.url, table=SEED))
     with app.engine.begin() as conn:
         conn.execute(sa.text("INSERT INTO tb_cus_msg VALUES (1, 'a', -1, 3)"))
     page = visit(app).get("/messages/1").main

@@ -17,6 +17,7 @@ from msgworker.store.bounded import Capped
 from msgworker.store.controls import Pause
 from msgworker.web import threads
 from msgworker.web.pages.overview import trouble_lines
+from tests.support.apps import created
 from tests.support.browsing import Browser, Page
 from tests.support.leases import dead_holds
 from tests.support.ops import FAILED, NEW, RUNNING, put
@@ -97,8 +98,7 @@ def test_the_overview_begins_with_what_needs_help(sqlite_app: App, ann: Browser)
 def test_what_dead_messages_hold_up_is_told_until_they_do_no_more(
     tmp_path: Any, visit: Any
 ) -> None:
-    app = App(f"sqlite:///{tmp_path}/blocks.db", table=MessageTable(on_dead="block"))
-    app.create_schema()
+    app = created(App(f"sqlite:///{tmp_path}/blocks.db", table=MessageTable(on_dead="block")))
     with app.engine.begin() as conn, app.job("import", on_dead="wait", conn=conn) as job:
         app.send(conn, "t", object_id="a", job=job)
     Table(app).edit(status=-1, error_try_times=3)
