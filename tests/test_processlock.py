@@ -21,7 +21,7 @@ from msgworker.processlock import ProcessLock
 from tests.engines import plain_engine
 from tests.plugin import Database
 from tests.support.apps import created
-from tests.support.waiting import launched
+from tests.support.waiting import in_thread, launched
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks there")
 SECONDS = 8
@@ -132,15 +132,13 @@ def test_a_child_wakes_no_worker_of_its_parent(sqlite_app: App):
             sqlite_app.wake()
 
     with launched(sqlite_app.worker(threads=1)):
-        threads = [threading.Thread(target=busy) for _ in range(3)]
-        for thread in threads:
-            thread.start()
+        joins = [in_thread(busy) for _ in range(3)]
         try:
             assert all([child_ends(sqlite_app.wake) for _ in range(50)])
         finally:
             over.set()
-            for thread in threads:
-                thread.join()
+            for join in joins:
+                join()
 
 
 def test_a_child_drains_while_a_handler_of_its_parent_writes(sqlite_app: App):

@@ -9,7 +9,7 @@ import pytest
 
 from msgworker import App, ConfigError, MessageTable
 from tests.support.rows import Table, send
-from tests.support.waiting import until
+from tests.support.waiting import launched, until
 
 NOT_A_COUNT = [0, -1, 1.5, "4", True, None, 10**9, float("nan")]
 
@@ -87,9 +87,7 @@ def test_two_workers_with_the_same_label_are_two_instances(make_app, app):
     one, two = make_app(label="same"), make_app(label="same")
     for each in (one, two):
         each.add_handler("t", lambda msg: None)
-    with one.worker() as a, two.worker() as b:
-        a.start()
-        b.start()
+    with launched(one.worker()) as a, launched(two.worker()) as b:
         assert a.instance_id != b.instance_id
         send(one, *[f"o{i}" for i in range(20)])
         until(lambda: Table(app).statuses == [2] * 20, "all done")

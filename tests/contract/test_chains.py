@@ -39,7 +39,7 @@ from tests.support.batches import claimed, work_off
 from tests.support.fan_out import double
 from tests.support.rounds import by_hand, recover_what_is_stale
 from tests.support.rows import Table, edit, send
-from tests.support.waiting import launched, until
+from tests.support.waiting import at_once, launched, until
 
 NOW = {"linger": 0, "threads": 1}
 
@@ -151,11 +151,7 @@ def test_a_plain_handler_cannot_ask_for_an_error_of_a_taken_key(app):
 
 def test_threads_and_async_handlers_may_send(app):
     def by_threads(msg: Message[Any], ctx: Context) -> None:
-        threads = [threading.Thread(target=ctx.send, args=("next", n)) for n in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(*(partial(ctx.send, "next", n) for n in range(8)))
 
     async def in_tasks(msg: Message[Any], ctx: Context) -> None:
         async def one(n: int) -> None:

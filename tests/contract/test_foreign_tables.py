@@ -14,7 +14,7 @@ from msgworker import ConfigError, Context, Message, MessageTable
 from tests.support.apps import created
 from tests.support.rows import Table, send
 from tests.support.tables import OTHER_NAMES, SEED, make_table, seed_table
-from tests.support.waiting import until
+from tests.support.waiting import launched, until
 from tests.support.watching import Watch, breathe
 
 
@@ -188,9 +188,7 @@ def test_two_workers_on_the_seed_s_table(database, make_app):
     for one in apps:
         one.add_handler(None, lambda msg: watch.saw(msg.object_id, msg.msg_id, breathe))
     ids = send(apps[0], *[i % 7 for i in range(140)])
-    with apps[0].worker(threads=3) as a, apps[1].worker(threads=3) as b:
-        a.start()
-        b.start()
+    with launched(apps[0].worker(threads=3)), launched(apps[1].worker(threads=3)):
         table = Table(apps[0])
         until(lambda: set(table.statuses) == {2}, "all done")
     watch.assert_exclusive()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
 from functools import partial
 
 import pytest
@@ -22,6 +21,7 @@ from tests.support.ops import DONE, FAILED, NEW, RUNNING, Cut, audited, cut_afte
 from tests.support.refusing import LOST, ROLLED_BACK, fails_once, refuse
 from tests.support.rows import edit, send
 from tests.support.timers import ticks_of, timer
+from tests.support.waiting import at_once
 
 
 def test_every_change_is_in_the_audit(app):
@@ -208,11 +208,7 @@ def test_two_cannot_go_on_with_one_operation(app):
         except Exception as error:
             trouble.append(error)
 
-    threads = [threading.Thread(target=go_on) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(go_on, go_on)
     (lost,) = trouble
     assert isinstance(lost, MsgworkerError)
     assert f" {op_id} is over" in str(lost)

@@ -10,7 +10,7 @@ from tenacity.wait import wait_fixed, wait_none
 
 from msgworker import Context, Message
 from tests.support.rows import edit, send
-from tests.support.waiting import until
+from tests.support.waiting import launched, until
 from tests.support.watching import Watch, breathe
 
 
@@ -120,9 +120,7 @@ def test_order_holds_over_failures_and_workers(app, make_app, table):
     for one in (app, other):
         one.add_handler("t", handle, wait=wait_none())
     send(app, *[f"o{i % 6}" for i in range(60)])
-    with app.worker(threads=3) as a, other.worker(threads=3) as b:
-        a.start()
-        b.start()
+    with launched(app.worker(threads=3)), launched(other.worker(threads=3)):
         until(lambda: set(table.statuses) == {2}, "all done")
     watch.assert_exclusive()
     for object_id in {span[0] for span in watch.spans}:

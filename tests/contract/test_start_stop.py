@@ -22,7 +22,7 @@ from tests.support.databases import SQLITE
 from tests.support.leases import leases
 from tests.support.rows import send
 from tests.support.sessions import SLEEP
-from tests.support.waiting import in_thread, launched, until
+from tests.support.waiting import at_once, in_thread, launched, until
 
 
 def test_worker_as_context_manager_works_and_stops(app, table):
@@ -233,17 +233,7 @@ def test_run_returns_when_the_stop_of_another_thread_is_complete(app, table, slo
 def test_every_stop_waits_for_the_one_under_way_and_has_its_answer(app, table, slow):
     worker = launched(app.worker(threads=6))
     assert slow.wait(60)
-    answers: list[tuple[bool, int]] = []
-
-    def stop() -> None:
-        answers.append((worker.stop(), len(leases(app))))
-
-    threads = [threading.Thread(target=stop) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert answers == [(True, 0)] * 4
+    assert at_once(*[lambda: (worker.stop(), len(leases(app)))] * 4) == [(True, 0)] * 4
     assert worker.stop()
     assert worker.instance_id is None
 
@@ -318,15 +308,13 @@ def test_a_worker_can_be_started_again_as_soon_as_stop_returns(app):
     worker = app.worker(threads=4)
     for _ in range(10):
         worker.start()
-        stoppers = [threading.Thread(target=worker.stop) for _ in range(3)]
-        for thread in stoppers:
-            thread.start()
+        joins = [in_thread(worker.stop) for _ in range(3)]
         assert worker.stop()
         worker.start()
         assert worker.instance_id is not None
         assert worker.stop()
-        for thread in stoppers:
-            thread.join(60)
+        for join in joins:
+            join()
     assert leases(app) == {}
 
 

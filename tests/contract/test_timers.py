@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 import sqlalchemy as sa
@@ -25,7 +26,7 @@ from tests.support.leases import registered
 from tests.support.rows import Table, edit, send
 from tests.support.tables import OTHER_NAMES, SEED, foreign_table
 from tests.support.timers import behind, clock, edit_row, put_back, rows, ticks_of, timer
-from tests.support.waiting import launched, until
+from tests.support.waiting import at_once, launched, until
 
 NOW = {"linger": 0, "threads": 1}
 
@@ -186,11 +187,7 @@ def test_of_all_instances_that_see_a_tick_one_sends_its_message(app, make_app):
             role.round_once()
         role.ended()
 
-    threads = [threading.Thread(target=look, args=(role,)) for role in timers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(partial(look, role) for role in timers))
     assert ticks_of(app) == [tick, *_every(tick, 3600, 2)]
 
 
@@ -570,21 +567,12 @@ def test_two_instances_that_declare_at_once_make_one_row(app, make_app):
         for n in range(3):
             one.every("23h", topic="t", name=f"n{n}", payload={"n": n})
     gate = threading.Barrier(len(apps))
-    raised = []
 
     def start(one):
         gate.wait()
-        try:
-            timer(one).ended()
-        except BaseException as error:
-            raised.append(error)
+        timer(one).ended()
 
-    threads = [threading.Thread(target=start, args=(one,)) for one in apps]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert raised == []
+    at_once(*(partial(start, one) for one in apps))
     assert sorted(rows(app)) == ["n0", "n1", "n2"]
     assert {json.loads(row.payload)["n"] for row in rows(app).values()} == {0, 1, 2}
 
@@ -696,11 +684,7 @@ def test_of_several_instances_one_decides_what_becomes_of_a_tick(app, make_app):
     roles = [overlapping(app, make_app, "skip")[0] for _ in range(3)]
     for _ in range(3):
         put_back(app, "t", 5)
-        threads = [threading.Thread(target=role.round_once) for role in roles]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        at_once(*(role.round_once for role in roles))
     assert (len(ids_of(app)), rows(app)["t"].skipped) == (1, 2)
     for role in roles:
         role.ended()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from tests.support.databases import SQLITE
 from tests.support.flags import ME
 from tests.support.rows import Table, edit
 from tests.support.tables import OTHER_NAMES, SEED, foreign_table
+from tests.support.waiting import at_once
 
 pytestmark = pytest.mark.requires("unique_keys")
 
@@ -381,25 +383,17 @@ def test_another_unique_index_is_not_taken_for_that_of_the_keys(app):
 def test_senders_of_one_key_at_once_send_one_message(app, database, table):
     """The second one waits for the COMMIT of the first, and gets its id."""
     engines = [plain_engine(database.url) for _ in range(4)]
-    start, got, errors = threading.Barrier(4), list[Any](), list[BaseException]()
+    start, got = threading.Barrier(4), list[Any]()
 
     def produce(engine: sa.Engine) -> None:
-        try:
-            start.wait(10)
-            for n in range(25):
-                with engine.begin() as conn:
-                    got.append((n, app.send(conn, "t", unique_key=f"k{n}")))
-        except BaseException as error:
-            errors.append(error)
+        start.wait(10)
+        for n in range(25):
+            with engine.begin() as conn:
+                got.append((n, app.send(conn, "t", unique_key=f"k{n}")))
 
-    threads = [threading.Thread(target=produce, args=(engine,)) for engine in engines]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(partial(produce, engine) for engine in engines))
     for engine in engines:
         engine.dispose()
-    assert errors == []
     assert len(table.column("msg_id")) == 25
     assert len(set(got)) == 25
 

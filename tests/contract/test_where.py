@@ -211,9 +211,7 @@ def test_two_tenants_in_one_table(make_app):
         with one.engine.begin() as conn:
             one.send_many(conn, "t", [(n, f"o{i % 3}") for i in range(30)])
             one.send(conn, "t", n, object_id="u", unique_key="same")
-    with apps[0].worker(threads=2) as a, apps[1].worker(threads=2) as b:
-        a.start()
-        b.start()
+    with launched(apps[0].worker(threads=2)), launched(apps[1].worker(threads=2)):
         until(lambda: all(of_state(one, State.DONE) == 31 for one in apps), "all are done")
     assert ran == {0: [0] * 31, 1: [1] * 31}
 
@@ -230,9 +228,7 @@ def test_what_belongs_to_one_tenant_is_apart(make_app):
         job = first.job("j", conn=conn, on_complete="over")
         first.send(conn, "t", job=job)
         job.seal()
-    with first.worker(threads=1) as a, second.worker(threads=1) as b:
-        a.start()
-        b.start()
+    with launched(first.worker(threads=1)) as a, launched(second.worker(threads=1)) as b:
         send(second, "o")
         until(lambda: of_state(second, State.DONE) == 1, "that of the second is done")
         assert [one.other_table for one in first.ops.instances()].count(None) == 1

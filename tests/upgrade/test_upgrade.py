@@ -6,6 +6,7 @@ import json
 import re
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from msgworker.schema.apply import Step
 from msgworker.table.build import NEWEST, VERSIONS
 from tests.support.apps import created
 from tests.support.refusing import ROLLED_BACK
-from tests.support.waiting import launched, until
+from tests.support.waiting import at_once, launched, until
 from tests.upgrade import kept
 
 ROOT = Path(__file__).parents[2]
@@ -128,30 +129,17 @@ def test_several_upgrades_at_once_make_everything_once(
     kept.restore(database.engine(), version)
     apps = [make_app() for _ in range(3)]
     made: list[str] = []
-    failed: list[BaseException] = []
     start = threading.Barrier(len(apps) + 1)
 
     def run(app: App) -> None:
         start.wait()
-        try:
-            app.upgrade_schema(on_step=lambda step: made.append(step.makes))
-        except BaseException as error:
-            failed.append(error)
+        app.upgrade_schema(on_step=lambda step: made.append(step.makes))
 
     def create() -> None:
         start.wait()
-        try:
-            make_app().create_schema()
-        except BaseException as error:
-            failed.append(error)
+        make_app().create_schema()
 
-    threads = [threading.Thread(target=run, args=(app,)) for app in apps]
-    threads.append(threading.Thread(target=create))
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failed == []
+    at_once(create, *(partial(run, app) for app in apps))
     assert len(made) == len(set(made))
     done = apps[0].upgrade_schema()
     assert (done.steps, done.recorded) == ((), NEWEST)

@@ -9,6 +9,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from msgworker.web.application import dashboard
 from tests.support.apps import created
 from tests.support.programs import program
 from tests.support.proxy import Proxy
-from tests.support.waiting import until
+from tests.support.waiting import at_once, until
 from tests.support.web import Browser
 
 LIMIT = 1.0
@@ -43,18 +44,11 @@ def hanging(postgresql: Any, proxy: Proxy) -> Iterator[Any]:
 
 def ask_at_once(served: Any, count: int = 12) -> list[int]:
     """Different reads, so that none is shared."""
-    found: list[int] = []
 
-    def ask(number: int) -> None:
-        path = f"/api/v1/failures?limit={number + 1}"
-        found.append(Browser(served).get(path).status_code)
+    def ask(number: int) -> int:
+        return Browser(served).get(f"/api/v1/failures?limit={number + 1}").status_code
 
-    some = [threading.Thread(target=ask, args=(number,)) for number in range(count)]
-    for one in some:
-        one.start()
-    for one in some:
-        one.join()
-    return found
+    return at_once(*(partial(ask, number) for number in range(count)))
 
 
 def test_a_dashboard_works_again_as_soon_as_its_database_does(
