@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 import types
 from pathlib import Path
@@ -18,7 +17,7 @@ from msgworker.db.database import database_of
 from msgworker.schema import apply
 from msgworker.table.build import NEWEST
 from tests.support.apps import created
-from tests.support.programs import environment
+from tests.support.programs import environment, python
 from tests.support.waiting import in_thread, until
 from tests.upgrade import kept
 
@@ -450,8 +449,5 @@ def test_alembic_is_not_needed_and_not_hidden(tmp_path):
         "assert alembic is not msgworker.alembic\n"
     )
     env = environment(PYTHONPATH=":".join(filter(None, sys.path)))
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
+    done = python("-c", code, cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import pkgutil
-import subprocess
-import sys
 
 import pytest
 
 import msgworker
 from msgworker import doctor, ops, queries
+from tests.support.programs import python
 
 SQLALCHEMY = {"sqlalchemy"}
 PARTS = {
@@ -36,10 +35,7 @@ PARTS = {
 def imported_by(code: str) -> set[str]:
     """The modules that are there when a fresh interpreter has run the code."""
     telling = "; import json, sys; print(json.dumps(sorted(sys.modules)), file=sys.stderr)"
-    done = subprocess.run(
-        [sys.executable, "-c", code + telling], capture_output=True, text=True, check=True
-    )
-    return set(json.loads(done.stderr.splitlines()[-1]))
+    return set(json.loads(python("-c", code + telling).stderr.splitlines()[-1]))
 
 
 CALL = "from msgworker.cli import main\ntry: main({!r})\nexcept SystemExit: pass\npass"
@@ -107,9 +103,7 @@ def test_a_name_that_is_not_public_is_no_attribute():
 
 
 def test_the_summaries_of_help_fit_into_a_line():
-    help_text = subprocess.run(
-        [sys.executable, "-m", "msgworker", "--help"], capture_output=True, text=True, check=True
-    ).stdout
+    help_text = python("-m", "msgworker", "--help").stdout
     commands = help_text.partition("Commands:")[2].partition("Exit codes:")[0]
     lines = [line for line in commands.splitlines() if line.strip()]
     assert all(line.startswith("  ") and line[2].islower() for line in lines)  # no second lines
@@ -145,6 +139,5 @@ assert app.ops.counts()[0].status == "done"
 @pytest.mark.long
 def test_a_worker_runs_without_what_only_unix_has(tmp_path) -> None:
     """As on Windows: taken away before the import, as far as that tells."""
-    command = [sys.executable, "-c", WITHOUT_UNIX, f"sqlite:///{tmp_path / 'q.db'}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = python("-c", WITHOUT_UNIX, f"sqlite:///{tmp_path / 'q.db'}")
     assert (done.returncode, done.stderr) == (0, "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
 import sys
 import threading
 import time
@@ -18,6 +17,7 @@ from tenacity.wait import wait_fixed
 
 from msgworker import App, AsyncContext, ConfigError, Context, HandlerMisuse, Message, MessageTable
 from msgworker.testing import Clock, Crashed, Database, drain, on_server
+from tests.support.programs import python
 from tests.support.rows import send
 from tests.support.waiting import in_thread
 
@@ -208,8 +208,7 @@ def test_fixture_is_there_without_any_import(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
         "def test_it(msgworker_db):\n    assert msgworker_db.app().ops.counts() == []\n"
     )
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -232,8 +231,7 @@ def test_settles(msgworker_db):
     assert drain(app).done == 1
 """
     )
-    run = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_theirs.py"]
-    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_theirs.py", cwd=tmp_path)
     assert "1 failed" in done.stdout
     logged = done.stdout.partition("Captured log call")[2]
     assert "WARNING" in logged
@@ -407,9 +405,8 @@ def test_the_fixture_uses_the_server_that_pytest_is_given(postgresql: Any, tmp_p
         "def test_it(msgworker_db):\n"
         "    assert msgworker_db.app().engine.dialect.name == 'postgresql'\n"
     )
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path]
-    command += [f"--msgworker-url={postgresql.url}"]
-    ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path]
+    ran = python(*command, f"--msgworker-url={postgresql.url}", cwd=tmp_path)
     assert "1 passed" in ran.stdout, ran.stdout
 
 

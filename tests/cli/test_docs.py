@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 import tomllib
 from dataclasses import fields
 from pathlib import Path
@@ -27,7 +25,7 @@ from msgworker.coordination import DatabaseLocks
 from msgworker.errors import ExitCode
 from msgworker.store import audit
 from msgworker.table.build import VERSIONS
-from tests.support.programs import LOOKS, ROOT, Cli
+from tests.support.programs import LOOKS, ROOT, Cli, python
 from tests.support.waiting import launched
 
 CLI = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
@@ -204,9 +202,7 @@ def test_the_logging_set_up_of_the_documents_shows_what_handlers_log() -> None:
         "logging.getLogger('msgworker.app').warning('odd')\n"
         "logging.getLogger('msgworker.instance').debug('not shown')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
-    )
+    done = python("-c", program)
     lines = [line.split(" ", 2)[2] for line in done.stderr.splitlines()]
     assert lines == [
         "DEBUG msgworker.handler [vm-1 t 7] posted",

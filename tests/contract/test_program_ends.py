@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from msgworker.instance.instance import EXIT_SECONDS
 from tests.support.databases import SQLITE
 from tests.support.leases import leases
+from tests.support.programs import python
 from tests.support.rows import send
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,15 +40,9 @@ def program(
     """Run it; how it ended, and how long it took."""
     begin = time.monotonic()
     given = filter(None, [os.environ.get("PYTHONPATH")])
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(url=database.url, logging=logging) + text],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([*given, str(ROOT)])},
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([*given, str(ROOT)])}
+    script = PROGRAM.format(url=database.url, logging=logging) + text
+    done = python("-c", script, cwd=ROOT, env=env)
     return done, time.monotonic() - begin
 
 

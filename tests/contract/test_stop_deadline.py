@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import re
-import subprocess
 import sys
 import threading
 import time
@@ -25,6 +24,7 @@ from msgworker.instance import instance as instance_module
 from msgworker.instance.stop import StopOnce
 from tests.engines import left_in_use
 from tests.support.leases import leases
+from tests.support.programs import python
 from tests.support.rows import send
 from tests.support.waiting import in_thread, launched, until
 
@@ -533,11 +533,5 @@ print(len(done), sorted(set(seen)))
 def test_no_thread_of_an_instance_imports_anything(database: Any, app: App):
     for topic in ("orm", "items", "fails", "async", "app"):
         send(app, "a", "b", topic=topic)
-    found = subprocess.run(
-        [sys.executable, "-c", IMPORTS.format(url=database.url)],
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
+    found = python("-c", IMPORTS.format(url=database.url))
     assert found.stdout == "12 []\n", found.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from tests.support.programs import python
 from tests.support.rows import Table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,15 +55,7 @@ def _environment(tmp_path: Path, database: Any) -> dict[str, str]:
 
 
 def run(environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *words],
-        env=environment,
-        cwd=PROJECT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    return python(*words, env=environment, cwd=PROJECT)
 
 
 def told(environment: dict[str, str], what: str) -> dict[str, Any]:

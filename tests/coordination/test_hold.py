@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -26,6 +25,7 @@ from msgworker.coordination import (
 )
 from msgworker.coordination import lease as lease_module
 from msgworker.coordination.centres import LazyCentre, masked_centre, open_centre
+from tests.support.programs import python
 from tests.support.waiting import in_thread, until
 
 
@@ -189,12 +189,7 @@ print(said)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_does_not_hold_the_lease(near):
     script = FORKED.replace("print(said)", "print(said, flush=True)")
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", script, near.url],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python("-W", "ignore", "-c", script, near.url)
     # The child says nothing: what it holds no more is LeaseLost at the end of its block.
     assert "LeaseLost" in done.stderr
     assert "forked" in done.stderr
@@ -291,7 +286,7 @@ def test_a_missing_extra_is_named(extra, module, monkeypatch, locks):
 
 def test_extras_are_imported_by_their_centre_only():
     code = "import sys, msgworker.coordination; print({'redis', 'kazoo'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python("-c", code)
     assert done.stdout == "set()\n"
 
 

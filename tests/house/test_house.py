@@ -6,7 +6,6 @@ import ast
 import json
 import re
 import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
@@ -17,6 +16,7 @@ import pytest
 import msgworker
 from tests.names import TREES, homes, nodes_of, tree_of
 from tests.quick import ON_ALL
+from tests.support.programs import python
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "msgworker"
@@ -35,9 +35,7 @@ def test_imports_go_one_way() -> None:
     pytest.importorskip("importlinter", reason="import-linter is of the group dev")
     # In a process of its own: it turns off the loggers that there are.
     code = "import sys; from importlinter import cli; sys.exit(cli.lint_imports(no_cache=True))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = python("-c", code, cwd=ROOT)
     assert done.returncode == 0, done.stdout
 
 
@@ -109,7 +107,7 @@ def test_an_app_is_quick_to_import() -> None:
         "import json, sys, sqlalchemy; before = set(sys.modules); from msgworker import App; "
         "print(json.dumps(sorted(set(sys.modules) - before)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python("-c", code)
     found = json.loads(done.stdout)
     own = [name.split(".") for name in found if name.partition(".")[0] == "msgworker"]
     assert len(own) <= 51

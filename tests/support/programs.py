@@ -93,6 +93,14 @@ def environment(**more: str) -> dict[str, str]:
     return kept | {"PYTHONPATH": str(ROOT)} | more
 
 
+def python(*words: Any, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a script or a module by this Python, to its end."""
+    command = [sys.executable, *map(str, words)]
+    return subprocess.run(
+        command, capture_output=True, text=True, **{"timeout": 120, "check": False} | options
+    )
+
+
 def program(*args: Any, cwd: Path, **options: Any) -> subprocess.Popen[str]:
     """Start the real program."""
     command = [sys.executable, "-m", "msgworker", *(str(a) for a in args)]

@@ -34,6 +34,7 @@ from msgworker.queries import counts
 from msgworker.table.build import NEWEST
 from msgworker.web import application, need, site, threads
 from tests.names import homes
+from tests.support.programs import python
 from tests.support.web import Browser, Page, browse
 
 WEB = Path(msgworker.__file__).parent / "web"
@@ -302,7 +303,7 @@ def test_nothing_of_the_web_is_imported_before_it_is_wanted() -> None:
         "import sys, msgworker; from msgworker import App; App('sqlite:///never-opened.db');"
         "print(sorted({m.split('.')[0] for m in sys.modules} & {'starlette', 'jinja2', 'uvicorn'}))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python("-c", code)
     assert done.stdout.strip() == "[]"
 
 
