@@ -524,14 +524,12 @@ class App(Declaring):
             producing.refuse_jobs(tables)
             if isinstance(name, bool) or not 0 < name < 2**63:
                 raise ConfigError(f"the id of a job is a whole number from 1 on, got {name!r}")
-            return producing.Job(
-                name, None, tables, transaction, self._own, of_its_own=connection is None
-            )
-        with transaction() as own:
-            job_id = producing.open_job(own, tables, name, on_complete, on_dead, opened_by)
-        return producing.Job(
-            job_id, name, tables, transaction, self._own, of_its_own=connection is None
-        )
+            named: tuple[int, str | None] = (name, None)
+        else:
+            with transaction() as own:
+                job_id = producing.open_job(own, tables, name, on_complete, on_dead, opened_by)
+            named = (job_id, name)
+        return producing.Job(*named, tables, transaction, self._own, of_its_own=connection is None)
 
     def _into(
         self, job: producing.Job | int | None, connection: Connection, tables: Tables
@@ -607,7 +605,7 @@ class App(Declaring):
 
         from msgworker.instance.stop import in_thread
 
-        config.number("grace", grace, 0, 366 * 86_400)
+        config.number("grace", grace, 0, config.YEAR_SECONDS)
         loop = asyncio.get_running_loop()
         worker = await in_thread(lambda: self._worker(threads, topics, scope, loop))
         try:
@@ -702,13 +700,12 @@ class App(Declaring):
 
         if overlap not in ("skip", "allow"):
             raise ConfigError(f'overlap must be "skip" or "allow", got {overlap!r}')
-        if time_limit is not None:
-            config.number("time_limit", time_limit, 0, 366 * 86_400)
-        config.number("linger", linger, 0, 366 * 86_400)
-        if retry_linger is not None:
-            config.number("retry_linger", retry_linger, 0, 366 * 86_400)
-        config.number("grace", grace, 0, 366 * 86_400)
-        config.number("outage_limit", outage_limit, 0, 366 * 86_400)
+        times = {"linger": linger, "grace": grace, "outage_limit": outage_limit}
+        maybe = {"time_limit": time_limit, "retry_linger": retry_linger}
+        for name, value in (
+            times | {n: one for n, one in maybe.items() if one is not None}
+        ).items():
+            config.number(name, value, 0, config.YEAR_SECONDS)
         if max_concurrent is not None:
             config.whole("max_concurrent", max_concurrent, 1, config.MAX_THREADS)
         if job is not None:

@@ -373,13 +373,11 @@ def ending(code: int) -> str:
 
 def total(reports: list[dict[str, Any]], seconds: float) -> Report:
     """The sum of the reports of several drains of one table, without the messages left."""
-    names = ("done", "failed", "retried", "released")
-    summed = {name: sum(report[name] for report in reports) for name in names}
+    names = ("done", "failed", "retried", "released", "undone")
     return Report(
-        **summed,
+        **{name: sum(report[name] for report in reports) for name in names},
         seconds=seconds,
         database_lost=any(r["database_lost"] for r in reports),
         stopped=any(r["stopped"] for r in reports),
-        undone=sum(r["undone"] for r in reports),
         refused=max((r["refused"] for r in reports), default=0),  # the same ones, if they share all
     )
