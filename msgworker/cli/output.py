@@ -19,7 +19,7 @@ import click
 from click.core import ParameterSource
 
 from msgworker.commands import command, proposed
-from msgworker.errors import ExitCode, MsgworkerError, PayloadError
+from msgworker.errors import ConfigError, ExitCode, MsgworkerError, PayloadError
 from msgworker.payload import as_json
 
 if TYPE_CHECKING:
@@ -257,6 +257,20 @@ def _json_line(line: str) -> str:
         return line
     unsafe = {ord(c): json.dumps(c)[1:-1] for c in set(line) if unicodedata.category(c) in UNSAFE}
     return line.translate(unsafe | {0x7F: "\\u007f"})
+
+
+def print_script(text: str) -> None:
+    """SQL on stdout, to be run as it is. Raises ConfigError, before a line of it is printed, if
+    stdout would not have it so: a name with an escape in it is another name."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    for char in set(text) - {"\n", "\t"}:
+        if visible(char) != char or char.encode(encoding, "ignore") == b"":
+            raise ConfigError(
+                f"a statement holds {char!a}, which cannot be printed here as it is ({encoding}): "
+                "set PYTHONIOENCODING=utf-8, or see --json"
+            )
+    if text:
+        click.echo(text)
 
 
 def print_text(text: str, *, first: str = "", rest: str = "") -> None:

@@ -9,7 +9,7 @@ import click
 
 from msgworker.app import table_from
 from msgworker.cli.options import Call, app_option, common, flags, on_table
-from msgworker.cli.output import Usage, note, print_json, print_text, safe, visible
+from msgworker.cli.output import Usage, note, print_json, print_script, print_text, safe, visible
 from msgworker.counted import plural
 from msgworker.db.database import DATABASES, MOST_PARTITIONS, NAMES, of
 from msgworker.db.errors import masked
@@ -60,7 +60,7 @@ def ddl(call: Call, dialect: str, partitions: int | None) -> None:
     if partitions and (why := DATABASES[dialect].unpartitioned):
         raise Usage(f"--partitions is for PostgreSQL: {why}")
     table = table_from(call.conf) if call.app_ref is None else call.app.table
-    click.echo(apply.ddl(table, dialect, partitions or 0), nl=False)
+    print_script(apply.ddl(table, dialect, partitions or 0).removesuffix("\n"))
 
 
 # --- `db`: upgrade the tables of an earlier version, or show their version.
@@ -102,10 +102,8 @@ def db(call: Call, action: str, sql: bool, message_table: bool) -> int:
         versions = {"table": plan.table, "found": plan.found, "wanted": NEWEST}
         print_json({**versions, "dry_run": look, "steps": steps, "left": left, "exit_code": code})
     elif sql:
-        for step in plan.steps:
-            click.echo(f"-- {visible(step.makes)}: {step.waits}")
-            for line in step.script.split("\n"):
-                click.echo(visible(line))
+        parts = (f"-- {visible(one.makes)}: {one.waits}\n{one.script}" for one in plan.steps)
+        print_script("\n".join(parts))
         for step in plan.left:
             click.echo(f"-- left, see --message-table: {visible(step.makes)}")
     else:
@@ -176,9 +174,8 @@ def doctor(call: Call, sql: bool, advised: bool, plan: bool) -> int:
         return code
     if sql:
         printed = (Severity.NEEDED, Severity.ADVISED) if advised else (Severity.NEEDED,)
-        fixes = (s for one in found if one.severity in printed for s in one.fix)
-        for statement in dict.fromkeys(fixes):  # one statement may fix several
-            click.echo(f"{visible(statement)};")
+        fixes = (f"{s};" for one in found if one.severity in printed for s in one.fix)
+        print_script("\n".join(dict.fromkeys(fixes)))  # one statement may fix several
         for one in needed:
             if not one.fix:
                 note(f"no statement fixes this: {one.text}")

@@ -162,6 +162,11 @@ def as_texts(value: Any, place: str) -> tuple[str, ...]:
 
 
 def as_names(value: Any, place: str) -> dict[str, str | None]:
+    if isinstance(value, str) and value.lstrip().startswith("{"):  # with any name, as one with ","
+        try:
+            value = json.loads(value, object_pairs_hook=_each_once)
+        except (ValueError, RecursionError):
+            raise ConfigError(f"{place} must be JSON behind its {{, got {value!r:.80}") from None
     if isinstance(value, str):
         pairs = [part.partition("=") for part in value.split(",") if part.strip()]
         if not all(sign for _, sign, _ in pairs):

@@ -190,6 +190,19 @@ def test_a_handler_that_closes_the_streams_and_the_log_costs_nothing(crm: Cli, f
     assert "Traceback" not in done.stderr
 
 
+def test_a_script_is_printed_as_it_is_to_be_run_or_not_at_all(crm: Cli, folder: Path) -> None:
+    said = (
+        "holds '\\u5ba2', which cannot be printed here as it is (ascii): set PYTHONIOENCODING=utf-8"
+    )
+    (folder / "x.db").touch()
+    for rest in (f"doctor --sql --url sqlite:///{folder}/x.db", "ddl --dialect sqlite"):
+        call = f"{PYTHON} {rest} --table \u5ba2"
+        done = shell(f"PYTHONIOENCODING=ascii {call}", folder)
+        assert (done.returncode, done.stdout) == (2, ""), done
+        assert said in done.stderr
+        assert 'TABLE "\u5ba2" (' in shell(f"PYTHONIOENCODING=utf-8 {call}", folder).stdout
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("encoding", ["latin-1", "cp1252"])
 def test_what_the_encoding_of_stdout_has_not_is_written_as_an_escape(

@@ -219,6 +219,12 @@ def test_lists_and_columns_from_text(tmp_path: Path) -> None:
     assert conf["notify"] is True
     with pytest.raises(ConfigError, match="must look like"):
         load(environ={"MSGWORKER_COLUMNS": "ID"}, folder=tmp_path)
+    as_json = ' {"msg_id": "a,b", "payload": null, "topic": false}'
+    names = {"msg_id": "a,b", "payload": None, "topic": None}
+    assert load(environ={"MSGWORKER_COLUMNS": as_json}, folder=tmp_path)["columns"] == names
+    for odd in ("{", '{"msg_id": "a", "msg_id": "b"}', '{"msg_id": 5}'):
+        with pytest.raises(ConfigError, match="MSGWORKER_COLUMNS"):
+            load(environ={"MSGWORKER_COLUMNS": odd}, folder=tmp_path)
 
 
 def test_where_is_a_table_or_json(tmp_path: Path) -> None:
