@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -496,6 +496,23 @@ def test_a_login_that_may_not_read_jobs_sees_what_dead_messages_do_to_objects(si
     assert "its object waits until" in looker.explain(dead).text
     assert looker.acknowledge(dead, dry_run=True).holding == 1
     assert [one.head.msg_id for one in looker.lanes()] == [dead]
+
+
+def test_a_purge_by_a_login_that_may_not_read_jobs_leaves_their_dead_messages(site):
+    table = MessageTable()
+    site.grant(table)
+    admin = site.app("owner", table=table)
+    with admin.engine.begin() as conn:
+        job = admin.job("j", conn=conn, on_dead="wait")
+        admin.send(conn, "t", object_id="waits", job=job)
+    send(admin, "a")
+    ended = datetime.now(UTC) - timedelta(days=9)
+    Table(admin).edit(status=-1, error_try_times=3, finished_at=ended)
+    site.run(f"REVOKE SELECT ON {'' if site.postgresql else 'crm.'}msgworker_job FROM crm_ops")
+    ops = site.app("ops", table=table).ops
+    assert ops.purge("8d", dead=True, dry_run=True).matched == 1
+    assert ops.purge("8d", dead=True).changed == 1
+    assert Table(admin).column("object_id") == ["waits"]
 
 
 @pytest.mark.quick("postgresql")
