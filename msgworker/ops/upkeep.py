@@ -190,9 +190,12 @@ def held_by(clock: Clock, engine: sa.Engine, t: Tables, instance: object) -> Hel
             f"table {t.spec.name} has no column claimed_by, so the owners of messages are unknown"
         )
     with clock.reading(engine) as conn:
-        leases = {one.name: one for one in lease.read_all(conn, t)}
+        found = next((one for one in lease.read_all(conn, t) if one.name == instance), None)
         ids = recover.flagged_by(conn, t, instance, limit=SHOWN)
-    return HeldMessages(instance, leases.get(instance), ids)
+    there = None if found is None or ids else found.served.table
+    if there not in (None, t.label):
+        raise ConfigError(f"instance {instance} works on table {there}: release it there")
+    return HeldMessages(instance, found, ids)
 
 
 def refuse_living(held: HeldMessages, force: bool) -> None:
@@ -381,9 +384,8 @@ class Upkeep(Writing):
         """Give back the messages of a dead instance, with a try counted for each, as recovery does.
 
         A live instance needs force: its lease is taken over, and its messages are given back when
-        it can no longer start handlers, which takes as long as its lease; its later writes are
-        refused. Messages locked by other transactions are skipped and left to recovery. Raises
-        MsgworkerError if it is alive or is being recovered.
+        it can no longer start handlers, after a lease; its later writes are refused. Messages that
+        are locked are left to recovery. Raises MsgworkerError if it is alive or being recovered.
         """
         by, dry_run = self._asked("release", how)
         t = self._tables

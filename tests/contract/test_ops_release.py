@@ -144,6 +144,18 @@ def test_release_refuses_a_living_instance(app, table):
     assert table.statuses == [1]
 
 
+def test_an_instance_of_another_table_is_released_there(app, make_app):
+    """By force it lost its lease here, and its messages were given back while it worked on."""
+    other = make_app(table=MessageTable("another"))
+    other.create_schema()
+    registered(other, "theirs", ttl=5.0)
+    with pytest.raises(ConfigError, match="theirs works on table another: release it there"):
+        app.ops.release("theirs", force=True)
+    with app.engine.connect() as conn:
+        assert [one.taken_by for one in lease.read_all(conn, app.tables)] == [None]
+    assert other.ops.release("theirs", force=True, dry_run=True) == 0
+
+
 def test_release_refuses_what_is_no_instance(sqlite, subtests):
     app = created(App(sqlite.url))
     for name in ("", None, 7, "x" * 65):
