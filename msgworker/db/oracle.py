@@ -38,7 +38,7 @@ def _seconds_of(interval: str) -> str:
 
 
 class Oracle(Database):
-    """Oracle 12.2 and later, by python-oracledb or cx_Oracle."""
+    """Oracle 12.1 and later, by python-oracledb or cx_Oracle."""
 
     name = "oracle"
     case_index = "function"
