@@ -119,16 +119,19 @@ class Settings:
     @classmethod
     def of(cls, keywords: Mapping[str, Any]) -> Settings:
         """Those of the keywords of an App; raises ConfigError."""
-        names = [one.name for one in fields(cls)]
-        if unknown := sorted(set(keywords) - set(names)):
+        if unknown := sorted(set(keywords) - set(cls.names())):
             raise ConfigError(
-                f"unknown setting {unknown[0]!r}; {values.nearest(unknown[0], names)}"
+                f"unknown setting {unknown[0]!r}; {values.nearest(unknown[0], cls.names())}"
             )
         return cls(**keywords)
 
     @property
     def heartbeat_seconds(self) -> float:
         return self.lease_seconds / 3
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        return tuple(f.name for f in fields(cls))
 
 
 @dataclass(frozen=True, slots=True)
