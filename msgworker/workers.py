@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from msgworker.db.errors import outage_pause
 from msgworker.errors import DatabaseUnavailable, ExitCode, MsgworkerError
 from msgworker.instance.observers import Tally
@@ -71,7 +73,6 @@ class _Part:
         self.report: Report | None = None
         self.away: DatabaseUnavailable | None = None
         self.was_up = False
-        self.tally = Tally()  # of its last instance
         self._work = work
         self.thread = threading.Thread(
             target=self._run, name=f"msgworker-database-{name}", daemon=True
@@ -95,7 +96,7 @@ class _Part:
         """Note that its instance runs."""
         if self.was_up or self.worker.instance_id is None:
             return
-        self.was_up, self.tally = True, self.worker.tally
+        self.was_up = True
         if self.away is not None:
             log.warning("database %s: can be used now", self.name)
         self.away = None  # an outage that is over says nothing of the next stop
@@ -204,7 +205,7 @@ class Workers(Working):
         asked = StopRequest()
 
         def work(part: _Part) -> Report:
-            begun = time.monotonic()
+            begun, part.worker.ran = time.monotonic(), Tally()
             try:
                 return part.worker.drain(
                     time_limit=None if until is None else max(0.0, until - begun),
@@ -215,7 +216,7 @@ class Workers(Working):
                 )
             except DatabaseUnavailable as error:
                 log.warning("database %s: %s", part.name, error)
-                did = part.tally
+                did = part.worker.ran
                 return Report(
                     done=did.done,
                     failed=did.dead,
@@ -231,18 +232,23 @@ class Workers(Working):
                 parts = self._go(workers, work, asked)
                 found = {part.name: part.report or Report() for part in parts}
                 by |= {name: _with_before(one, by.get(name)) for name, one in found.items()}
-                did = any(one.done or one.failed or one.retried for one in found.values())
+                did = any(part.worker.ran.won for part in parts)  # whatever became of them
                 workers = self._due_again(by, asked) if did and len(by) > 1 else {}
         return Reports(by)
 
     def _due_again(self, by: Mapping[str, Report], asked: StopRequest) -> dict[str, Worker]:
-        """Those that have drained their database, and have something due in it since."""
+        """Those that have drained their database, and have something due in it since, or cannot be
+        asked: another drain says why."""
         found: dict[str, Worker] = {}
         for name, one in by.items():
-            over = one.stopped or one.database_lost or one.undone or one.refused
-            with suppress(DatabaseUnavailable):
-                if not (over or asked.in_order) and self._workers[name].left().due_heads:
-                    found[name] = self._workers[name]
+            if one.stopped or one.database_lost or one.undone or one.refused or asked.in_order:
+                continue
+            worker = self._workers[name]
+            try:
+                due = worker.left().due_heads
+            except (MsgworkerError, SQLAlchemyError):
+                due = 1
+            found |= {name: worker} if due else {}
         return {} if asked.in_order else found
 
     # ------------------------------------------------------------ all at once

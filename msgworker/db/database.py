@@ -555,8 +555,9 @@ class Database:
     """A JSON text must be cast for a column of JSON."""
 
     bytewise = "{0}"
-    or_text = "coalesce({0}, {1})"
     """A text that is compared byte by byte, whatever its collation."""
+    or_text = "coalesce({0}, {1})"
+    """A text of a column, or one of ours where it is NULL."""
     beginning = f"substr({{0}}, 1, {BEGINNING + 1})"
     """The first characters of a text, one more than BEGINNING."""
     place_of = "instr({0}, {1})"

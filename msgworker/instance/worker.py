@@ -289,6 +289,7 @@ class Worker(Working):
         one runs, and after a requested stop. The worker can be started again."""
         self.stop_requests: StopRequest | None = None
         """Stop requests for `run` and `drain`, instead of signals; set by the command line."""
+        self.ran = Tally()  # the counts of the last instance
         self.counts_left = True
         """Whether a drain counts the messages left; with several processes the parent does."""
 
@@ -348,7 +349,7 @@ class Worker(Working):
                 instance = self._started(drain, grace)
                 self._stop_request.begun = True
                 AT_EXIT.add(instance)
-                self.instance = instance
+                self.instance, self.ran = instance, instance.tally
                 if self._starting is None:  # it has stopped by itself already, see `_stopped`
                     self.instance = None
                     AT_EXIT.discard(instance)

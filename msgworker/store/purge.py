@@ -48,7 +48,7 @@ def _chosen(t: Tables, old: Old) -> sa.Select[Any]:
     if old.dead:
         over = sa.and_(c.status == lit(Status.FAILED), sa.not_(t.unfinished(c)))
         _, by_job = jobs.holds_up(t, c)
-        if by_job is None and t.has("job_id"):  # this login may not see which jobs are open
+        if by_job is None and t.has("job_id"):  # which jobs are open cannot be seen
             by_job = c["job_id"].is_not(None)
         over = over if by_job is None else sa.and_(over, sa.not_(by_job))
         ended = sa.or_(ended, over)

@@ -14,6 +14,7 @@ from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.exc import TimeoutError as SATimeoutError
 
 from msgworker import (
     App,
@@ -24,6 +25,7 @@ from msgworker import (
     MessageTable,
     Report,
     Reports,
+    RetryLater,
     SchemaError,
     workers,
 )
@@ -357,7 +359,8 @@ def test_a_drain_without_one_of_its_databases_does_the_others(make, tmp_path):
     assert (reports.total.done, reports.exit_code) == (30 - lost, 3)
 
 
-def test_a_drain_handles_what_is_sent_to_a_database_that_was_done(make):
+@pytest.mark.parametrize("postponed", [False, True])
+def test_a_drain_handles_what_is_sent_to_a_database_that_was_done(make, postponed):
     databases, began = make("a", "b"), threading.Event()
     mine, other = (next(o for o in OBJECTS if databases.name_of(o) == name) for name in "ab")
 
@@ -369,12 +372,15 @@ def test_a_drain_handles_what_is_sent_to_a_database_that_was_done(make):
         assert began.wait(30)
         until(lambda: together.instance_ids["b"] is None, "the other is done")
         send_all(databases, [other])
+        if postponed:
+            raise RetryLater(3600)
 
     together = databases.worker(threads=1)
     send_all(databases, [mine, other])
     reports = together.drain(linger=0)
-    assert {name: one.done for name, one in reports.by.items()} == {"a": 1, "b": 2}
-    assert [Table(app).statuses for app in databases.apps.values()] == [[2], [2, 2]]
+    assert {name: one.done for name, one in reports.by.items()} == {"a": not postponed, "b": 2}
+    statuses = [Table(app).statuses for app in databases.apps.values()]
+    assert statuses == [[0 if postponed else 2], [2, 2]]
 
 
 def test_a_database_that_denies_access_in_a_drain_has_its_counts(make, monkeypatch):
@@ -411,6 +417,23 @@ def test_a_drain_that_is_stopped_between_two_looks_begins_none_again(make, monke
         monkeypatch.setattr(one, "left", left)
     assert together.drain(linger=0).total.done == 30
     assert len(begun) == 2
+
+
+@pytest.mark.parametrize("error", [DatabaseUnavailable("gone"), SATimeoutError("none is free")])
+def test_a_database_that_cannot_be_counted_after_a_drain_is_drained_again(make, monkeypatch, error):
+    databases, begun = make("a", "b"), []
+    databases.handler("t")(lambda msg: None)
+    for app in databases.apps.values():
+        app.on(InstanceStarted, begun.append)
+    send_all(databases)
+    together = databases.worker(threads=1)
+
+    def left():
+        raise error
+
+    monkeypatch.setattr(together._workers["a"], "left", left)
+    reports = together.drain(linger=0)
+    assert (reports.total.done, reports.exit_code, len(begun)) == (30, 0, 3)
 
 
 def test_a_database_that_is_away_at_the_start_is_taken_in_when_it_is_back(make, tmp_path, caplog):
