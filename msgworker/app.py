@@ -700,11 +700,10 @@ class App(Declaring):
 
         if overlap not in ("skip", "allow"):
             raise ConfigError(f'overlap must be "skip" or "allow", got {overlap!r}')
-        times = {"linger": linger, "grace": grace, "outage_limit": outage_limit}
-        maybe = {"time_limit": time_limit, "retry_linger": retry_linger}
-        for name, value in (
-            times | {n: one for n, one in maybe.items() if one is not None}
-        ).items():
+        optional = {"time_limit": time_limit, "retry_linger": retry_linger}
+        times = {name: value for name, value in optional.items() if value is not None}
+        times |= {"linger": linger, "grace": grace, "outage_limit": outage_limit}
+        for name, value in times.items():
             config.number(name, value, 0, config.YEAR_SECONDS)
         if max_concurrent is not None:
             config.whole("max_concurrent", max_concurrent, 1, config.MAX_THREADS)

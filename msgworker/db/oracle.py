@@ -52,7 +52,7 @@ class Oracle(Database):
     defers = True
     max_ids = 500  # an IN list over 1,000 elements is ORA-01795
     index_hint = "FIRST_ROWS(100) INDEX(%(name)s {})"
-    or_text = "NVL({0}, {1})"  # of an NVARCHAR2 COALESCE and CASE are ORA-12704 beside our texts
+    or_text = "NVL({0}, {1})"  # COALESCE refuses an NVARCHAR2 beside our texts: ORA-12704
 
     # --- Errors.
 

@@ -183,7 +183,8 @@ def held(t: Tables, c: Cols) -> ColumnElement[bool]:
 
 
 def topic_or_held(t: Tables, c: Cols) -> ColumnElement[Any]:
-    """The topic of a message as it is written; JOB_PAUSED while its job is paused."""
+    """The topic of a message, JOB_PAUSED while its job is paused. One without a topic has NULL, or
+    the default one."""
     topic: ColumnElement[Any] = sa.null() if c.topic is None else c.topic
     if not t.asks_jobs:
         return topic

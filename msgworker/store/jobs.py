@@ -315,12 +315,8 @@ def counts(
         again = sa.case((t.tries_left(c), ONE), else_=ZERO)
         tried = sa.case((t.untried(c), ZERO), else_=again)
         failed = of_status(t, job, Status.FAILED, source=source)
-        f = (
-            failed.with_only_columns(again.label("a"), tried.label("r"))
-            .limit(lit(scan))
-            .subquery("f")
-            .c
-        )
+        failed = failed.with_only_columns(again.label("a"), tried.label("r")).limit(lit(scan))
+        f = failed.subquery("f").c
         sums = (sa.func.sum(f.a).label("a"), sa.func.sum(f.r).label("r"))
         all_three = sa.select(sa.func.count().label("n"), *sums).subquery("g").c
         return sa.select(*all_three, *counted)

@@ -100,7 +100,7 @@ class CaseIndexes(tables.Tables):
         running, other = map(tables.text_lit, (columns.NO_OBJECT_RUNNING, columns.NO_OBJECT))
         none = sa.case((self.running(c), running), else_=other)
         national = isinstance(c.object_id.type, sa.NVARCHAR | sa.NCHAR)
-        or_none = or_text if national else sa.func.coalesce  # indexes of others have `coalesce`
+        or_none = or_text if national else sa.func.coalesce  # existing indexes have it
         return sa.case((self.unfinished(c), or_none(self.object_key(c), none)))
 
     def _oldest_case(self, c: columns.Cols) -> ColumnElement[Any]:

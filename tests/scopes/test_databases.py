@@ -401,13 +401,18 @@ def test_a_database_that_denies_access_in_a_drain_has_its_counts(make, monkeypat
     assert (report.done, report.database_lost) == (1, True)
 
 
-def test_a_drain_that_is_stopped_between_two_looks_begins_none_again(make, monkeypatch):
+def filled(make):
+    """The workers of two databases with messages, and the starts of their instances."""
     databases, begun = make("a", "b"), []
     databases.handler("t")(lambda msg: None)
     for app in databases.apps.values():
         app.on(InstanceStarted, begun.append)
     send_all(databases)
-    together = databases.worker(threads=1)
+    return databases.worker(threads=1), begun
+
+
+def test_a_drain_that_is_stopped_between_two_looks_begins_none_again(make, monkeypatch):
+    together, begun = filled(make)
 
     def left():
         together.stop()
@@ -421,12 +426,7 @@ def test_a_drain_that_is_stopped_between_two_looks_begins_none_again(make, monke
 
 @pytest.mark.parametrize("error", [DatabaseUnavailable("gone"), SATimeoutError("none is free")])
 def test_a_database_that_cannot_be_counted_after_a_drain_is_drained_again(make, monkeypatch, error):
-    databases, begun = make("a", "b"), []
-    databases.handler("t")(lambda msg: None)
-    for app in databases.apps.values():
-        app.on(InstanceStarted, begun.append)
-    send_all(databases)
-    together = databases.worker(threads=1)
+    together, begun = filled(make)
 
     def left():
         raise error

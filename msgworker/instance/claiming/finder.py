@@ -123,8 +123,8 @@ class Finder:
             search.skip(candidate)
 
     def still_free(self, candidate: Candidate) -> bool:
-        """Whether it can be flagged as it was seen, and a slice is ours. Before all else has to
-        wait for it also whether no transaction has it locked."""
+        """Whether it can be flagged as it was seen, and a slice is ours; and, until the instance
+        claims nothing else because of it, whether no other transaction has it locked."""
         if self._member is not None and self.where is None:
             return False
         tables = self._setup.tables
