@@ -390,13 +390,15 @@ def tried(p: Subject) -> list[Finding]:
 
 
 def key(p: Subject) -> list[Finding]:
-    """msg_id is unique: rows are updated by it. Where they are deleted no id comes twice."""
+    """msg_id is unique: rows are updated by it. And no id comes twice."""
     if p.as_is is None or p.live is None:
         return []
     found = found_by(schema.of_ids(p.conn, p.inspector, p.as_is))
     ids = p.as_is.columns.get("msg_id")
-    if "DELETE" in p.wants and ids is not None and ids.counts and p.as_is.reuses_ids:
-        found.append(needed("columns", ids_given_again(p.spec.name, ids.name)))
+    if ids is not None and ids.counts and p.as_is.reuses_ids:
+        deletes = "DELETE" in p.wants
+        text = ids_given_again(p.spec.name, ids.name, deletes=deletes)
+        found.append((needed if deletes else advised)("columns", text))
     return found
 
 

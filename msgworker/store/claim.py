@@ -16,9 +16,10 @@ from msgworker.db.database import Trouble
 from msgworker.db.errors import trouble
 from msgworker.db.types import JsonList, array_param, array_rows, array_text, json_rows
 from msgworker.message import Status
-from msgworker.store import rows
+from msgworker.store import items, rows
 from msgworker.store.candidates import Candidate
 from msgworker.store.controls import held
+from msgworker.table.build import CANCEL
 from msgworker.table.columns import Cols, Slice
 from msgworker.table.tables import ONE, ZERO, Tables, lit
 
@@ -330,6 +331,8 @@ def _flag_locked(
     if not found_rows:
         return []
     ids = [row.msg_id for row in found_rows]
+    if t.reuses_ids:
+        _forget_deleted(conn, t, ids)
     key = ("flag_update", loud)
     change = t.built(key, partial(update, loud))
     written = rows.changed(conn, t, key, change, {"mw_ids": ids, "mw_me": me})
@@ -341,6 +344,25 @@ def _flag_locked(
     if len(back) < written:
         _refuse_kept(t, ids, back, loud)
     return [row for row in found_rows if row.msg_id in back]
+
+
+def _forget_deleted(conn: Connection, t: Tables, ids: Sequence[int]) -> None:
+    """Delete what stands beside of earlier messages that had the ids of these: those that have
+    never been claimed have nothing of their own there. Without `claimed_at` nothing tells them."""
+    if not t.has("claimed_at"):
+        return
+
+    def build(table: sa.Table, name: str) -> sa.Delete:
+        c = t.cols()
+        never = (c["claimed_at"].is_(None), t.tries(c) == ZERO)
+        new = sa.select(c.msg_id).where(t.among(c.msg_id), *never)
+        return sa.delete(table).where(table.c.table_name == name, table.c.msg_id.in_(new))
+
+    beside = [(t.item, items.label(t.spec)), (t.failed_try, t.message.name)]
+    beside += [(CANCEL.of(t), t.label)] if CANCEL.is_there(t) else []
+    for table, name in beside:
+        statement = t.built(("forget_deleted", table.name), partial(build, table, name))
+        conn.execute(statement, {"mw_ids": ids})
 
 
 def _refuse_kept(t: Tables, ids: Sequence[int], back: set[int], loud: bool) -> None:

@@ -255,6 +255,8 @@ def requests(
     given_up = sa.case((discarded(t, c), ONE), else_=ZERO).label("g")
     row = (c.msg_id.label("m"), c.status, t.tries(c).label("n"), _owner(c), given_up)
     same = t.within(c, r.c.msg_id == c.msg_id)
+    if t.reuses_ids and c.claimed_at is not None:  # one that was never claimed is another message
+        same = sa.and_(same, c.claimed_at.is_not(None))
     query = sa.select(*own, *row).select_from(r.outerjoin(t.message, same))
     query = query.where(r.c.table_name == t.label).order_by(r.c.msg_id)
     params: dict[str, Any] = {}

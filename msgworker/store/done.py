@@ -155,12 +155,15 @@ def delete_none(conn: Connection, t: Tables) -> None:
     conn.execute(sa.delete(t.message).where(sa.false()))
 
 
-def ids_given_again(table: str, ids: str) -> str:
-    """Why no message of such a table is deleted when it is done. ids: the column."""
+def ids_given_again(table: str, ids: str, *, deletes: bool = True) -> str:
+    """What is wrong with a table on SQLite that does so. ids: the column. deletes: a handler would
+    delete messages when they are done, which is refused."""
+    begins = 'a handler has when_done="delete", and ' if deletes else ""
     return (
-        f'a handler has when_done="delete", and table {table} gives the id of a deleted last '
-        "message to the next one, which outside systems would take for it. Make the table anew "
-        f"with {ids} INTEGER PRIMARY KEY AUTOINCREMENT, or leave when_done out"
+        f"{begins}table {table} gives the id of a deleted last message to the next one, which "
+        "outside systems would take for it: both have one idempotency key. Make the table anew "
+        f"with {ids} INTEGER PRIMARY KEY AUTOINCREMENT, or "
+        + ("leave when_done out" if deletes else "let its last row stand")
     )
 
 

@@ -12,6 +12,7 @@ from tenacity.wait import wait_none
 from msgworker import App, ConfigError, Context, Message, MessageTable, PayloadError, SchemaError
 from msgworker.doctor import Severity
 from msgworker.message import State
+from msgworker.store import controls
 from tests.support.apps import created
 from tests.support.doctor import run
 from tests.support.rows import Table, send
@@ -342,3 +343,35 @@ def test_a_message_that_gets_the_id_of_a_deleted_one_is_another_message(sqlite, 
     insert(sqlite, "objectID, body", *["'a', '\"old\"'"] * 3)
     assert app.drain(linger=0, time_limit=60).done == 3
     assert ran == [(1, "old"), (2, "old"), (3, "new")]
+
+
+def test_what_is_known_of_a_deleted_message_is_not_of_the_one_that_gets_its_id(sqlite):
+    """Its items, its tries and a request to cancel it, on SQLite without AUTOINCREMENT."""
+    foreign_table(sqlite, msgID="INTEGER PRIMARY KEY", claimed_by="TEXT", claimed_at="TEXT")
+    app = created(App(sqlite.url, table=SEED.replace(max_tries=1)))
+    ran: list[int] = []
+    asked: list[State | None] = []
+
+    def again() -> None:
+        run(sqlite, "DELETE FROM tb_cus_msg WHERE msgID = 1")
+        insert(sqlite, "objectID", "'b'")
+
+    @app.handler(None)
+    def handle(msg: Message, ctx: Context) -> None:
+        ctx.fan_out(ran.append, range(2)).raise_for_failed()
+        if len(ran) == 2:
+            raise ValueError("once")
+        if len(ran) == 4:
+            app.ops.cancel([1], reason="r")
+            again()
+            with app.engine.connect() as conn:
+                asked.extend(one.state for one in controls.requests(conn, app.tables))
+
+    insert(sqlite, "objectID", "'a'")
+    app.drain(linger=0, time_limit=60)
+    again()
+    assert app.drain(linger=0, time_limit=60).done == 1
+    assert (ran, asked) == ([0, 1] * 3, [None])
+    info = app.ops.show(1)
+    assert info is not None
+    assert (info.status, info.tries) == (State.DONE, ())
