@@ -699,7 +699,7 @@ def test_of_several_instances_one_decides_what_becomes_of_a_tick(app, make_app):
 
 @pytest.mark.requires("unique_keys")
 def test_a_message_that_has_not_begun_becomes_that_of_the_next_tick(app, make_app):
-    role, told = overlapping(app, make_app, "replace")
+    role, told = overlapping(app, make_app, "replace", catch_up="one")
     put_back(app, "t", 50)
     role.run_once()
     (sent,) = ids_of(app)

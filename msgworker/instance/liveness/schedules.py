@@ -169,8 +169,9 @@ class Timer(Role):
         setup, shared = self._setup, self._shared
         rows = store.rows_of(setup.tables, row, due.ticks)
         with setup.tracer.sending(row.topic) as sending, self.link.transaction() as conn:
-            one_waits = row.catch_up == "one" and row.object_id is not None and bool(rows)
-            skips = one_waits and store.waits(conn, setup.tables, row)
+            at_most_one = row.catch_up == "one" and row.object_id is not None
+            leaves_out = at_most_one and row.overlap != "replace" and bool(rows)
+            skips = leaves_out and store.waits(conn, setup.tables, row)
             sending.carry(rows, setup.tables.max_headers)
             found = store.fire(
                 *(conn, setup.tables, row, rows, due.ticks),
