@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -106,7 +106,7 @@ class _Fixed:
 
     def stop(self, seconds: float) -> None: ...
 
-    def go_round(self) -> None: ...
+    def go_round(self, values: Collection[Any] | None = None) -> None: ...
 
     def looked(self, *, complete: bool, rest: float | None = None) -> None: ...
 

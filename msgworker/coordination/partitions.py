@@ -382,7 +382,7 @@ class Member(Moving):
         kept = len(self._held.keys() - self._draining.keys())
         return self._settled and kept == len(self._mine())  # else it looks nowhere for a while
 
-    def go_round(self) -> None:
+    def go_round(self, values: Collection[Any] | None = None) -> None:
         """It always looks at all of its shards."""
 
     def info(self) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal
 
 from msgworker.config import number
@@ -149,7 +149,8 @@ class Walker(Moving):
             self._seen.update(seen)
             if was:
                 pause = EMPTY_SECONDS if rest is None else min(EMPTY_SECONDS, rest)
-                self._empty_until |= dict.fromkeys(was, self._clock() + pause)
+                until = dict.fromkeys(was, self._clock() + pause)
+                self._empty_until = self._empty_until | until  # the other thread may read it
         self.wake()
 
     @property
@@ -161,11 +162,15 @@ class Walker(Moving):
         count = self.scope.shards
         return Slice("shard", self.columns(range(count), count), exclusive=False)
 
-    def go_round(self) -> None:
+    def go_round(self, values: Collection[Any] | None = None) -> None:
+        count = self.scope.shards
+        again = {n % count for n in (range(count) if values is None else values)}
         with self.lock:
-            self._seen.clear()
-            self._empty_until = {}
-        self.wake()
+            self._seen -= again
+            skipped = self._empty_until.keys() & again
+            self._empty_until = {n: t for n, t in self._empty_until.items() if n not in again}
+        if skipped:
+            self.wake()
 
     def info(self) -> Mapping[str, Any]:
         """All shards: its segment changes all the time."""

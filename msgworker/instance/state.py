@@ -70,8 +70,9 @@ class ScopeMember(Protocol):
     def reach(self) -> Slice | None:
         """All slices that it may look in, now or in turn; None = not known, perhaps everywhere."""
 
-    def go_round(self) -> None:
-        """The table has due messages within `reach`: look in all of it again."""
+    def go_round(self, values: Collection[Any] | None = None) -> None:
+        """There may be messages that can run in the slices of these values (None = all of `reach`):
+        look there again."""
 
     @property
     def steady(self) -> bool:

@@ -11,7 +11,9 @@ from tenacity.wait import wait_fixed
 from msgworker.coordination import Lease, Segments
 from msgworker.coordination.segments import Walker
 from msgworker.errors import ConfigError
-from tests.support.rounds import standing
+from msgworker.instance.running.outcome import DONE
+from tests.support.rounds import by_hand, fetch, standing
+from tests.support.rows import send
 from tests.support.waiting import until
 
 TWO = {"order:segment:0": [0, 1, 2, 3], "order:segment:1": [4, 5, 6, 7]}
@@ -62,6 +64,36 @@ def test_shards_in_which_something_can_run_again_are_not_done(app, locks):
         assert shards(one) == list(range(8))
         one.looked(complete=complete, rest=0.0)
         assert one.steady is complete
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_segment_whose_objects_run_here_is_looked_at_again_when_one_ends(app, locks, late):
+    """It was skipped for 2 s, as if it were empty. late: it ends after the look was over."""
+    app.add_handler("t", lambda msg: None)
+    send(app, "a")
+    with by_hand(app, scope=Segments(locks, {"s": [0, 1]})) as one:
+
+        def end() -> None:
+            lane = one.lanes.take()
+            lane.result = DONE
+            one.settler.add(lane, True)
+
+        one.member.step()
+        assert fetch(one) == 1
+        send(app, "a")  # too late for the run of the first
+        with one.fetcher.finder.round(one.fetcher.limit_poller):
+            assert not one.fetcher.finder.look(1, 1).candidates
+            if not late:
+                end()
+        one.member.step()
+        if late:
+            one.member.step()
+            assert locks.held() == []
+            end()
+        fetch(one)
+        one.member.step()
+        one.member.step()
+        assert fetch(one) == 1
 
 
 def test_the_layout_may_be_changed_while_it_runs(app, locks):

@@ -16,14 +16,14 @@ from msgworker.app import setup_of
 from msgworker.clock import clock
 from msgworker.instance.instance import Instance
 from msgworker.instance.liveness.identity import Identity
-from msgworker.instance.state import InstanceView
+from msgworker.instance.state import InstanceView, Scope
 from msgworker.table.tables import Tables
 
 
 @contextmanager
-def by_hand(app: App, threads: int = 1) -> Iterator[Instance]:
+def by_hand(app: App, threads: int = 1, scope: Scope | None = None) -> Iterator[Instance]:
     """One that holds its lease; no thread of it runs."""
-    made = Instance(replace(setup_of(app), threads=threads))
+    made = Instance(replace(setup_of(app), threads=threads, scope=scope))
     register(made)
     made.lanes.took(0.0)  # more is claimed at once than there are threads
     try:

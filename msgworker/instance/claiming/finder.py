@@ -159,6 +159,8 @@ class Finder:
         """The looks in a slice and the claims of their candidates; the slice is kept meanwhile."""
         self._covered = False
         if self._member is not None:
+            if freed := self._shared.in_flight.freed:  # what waited behind these may run
+                self._member.go_round({freed.popleft() for _ in range(len(freed))})
             if (now := self._setup.clock()) >= self._others_at:
                 with self._link.statement() as conn:
                     self._member.others = frozenset(other_numbers(conn, self._setup.tables))

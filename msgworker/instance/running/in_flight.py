@@ -181,9 +181,13 @@ class InFlight:
     look_again: the lowest id of each set of messages that may be claimed again since we have
     released or recovered them, or their try has failed; added by the thread that did so, removed by
     the fetcher before it searches.
+    freed: the values of slices in which lanes have ended; added by the thread that removed the
+    lane, removed by the fetcher before it looks.
     """
 
-    __slots__ = ("blocked", "cancels", "lanes", "look_again", "ran_long", "running", "unsure")
+    __slots__ = (
+        *("blocked", "cancels", "freed", "lanes", "look_again", "ran_long", "running", "unsure"),
+    )
 
     def __init__(self) -> None:
         self.lanes: set[Lane] = set()
@@ -193,6 +197,7 @@ class InFlight:
         self.cancels: dict[int, Cancel] = {}
         self.ran_long: deque[tuple[Row, float, float]] = deque(maxlen=KEPT_LONG)
         self.look_again: deque[int] = deque()
+        self.freed: deque[Any] = deque()
 
     def objects_and_ids(self) -> ObjectsAndIds:
         """The objects and ids of all lanes. A message whose settle is under way may look free: its
@@ -260,9 +265,10 @@ class InFlight:
                 if end_task is not None:
                     end_task()
 
-    def drop(self, lanes: Iterable[Lane]) -> None:
+    def drop(self, lanes: Sequence[Lane]) -> None:
         """Remove lanes that are finished or lost."""
         self.lanes.difference_update(lanes)
+        self.freed += [lane.slice_value for lane in lanes if lane.slice_value is not None]
 
     def forget(self, is_ours: Callable[[str], bool]) -> None:
         """The lease is lost: drop the lanes of the old id and cancel its running handlers."""

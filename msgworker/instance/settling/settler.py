@@ -339,7 +339,7 @@ class Settler:
         setup, shared = self._setup, self._shared
         if lane.result is not None:
             lane.result.raised = None
-        shared.in_flight.lanes.discard(lane)
+        shared.in_flight.drop([lane])
         setup.events.emit(events.Lost(lane.owner, lane.row))
 
     def _emit(self, lane: Lane, result: Result) -> None:
