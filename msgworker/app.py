@@ -655,9 +655,10 @@ class App(Declaring):
             with reaching(self._own):
                 return self._setup(chosen, chosen=some, scope=scope, loop=loop, threads=threads)
 
-        worker = Worker(
-            make_setup, look=lambda: self._new_setup(self._known.now(), chosen, chosen=some)
-        )
+        def look() -> Setup:
+            return self._new_setup(self._known.now(), chosen, chosen=some, scope=scope)
+
+        worker = Worker(make_setup, look=look)
         with self._workers_lock:
             self._workers.add(worker)
         return worker

@@ -98,10 +98,17 @@ class Databases(Declaring):
         there.
 
         A unique key is one of its database: give it with an object that it belongs to, so that all
-        who send it send it there. Raises ConfigError for a connection of another database, and for
-        a unique key without an object, which would go to any; nothing is inserted then.
+        who send it send it there. So is the id of a job: give what `App.job` returned. Raises
+        ConfigError for a connection of another database, for a unique key without an object, which
+        would go to any, and for a mere id of a job; nothing is inserted then.
         """
         self._refuse_anywhere(object_id, options.get("unique_key"))
+        job = options.get("job")
+        if isinstance(job, int) and len(self.apps) > 1:
+            raise ConfigError(
+                f"job {job} is an id, which each database gives anew; give the job itself, which "
+                f"databases.apps[name].job({job}) returns for the database of that name"
+            )
         name = self._place_of(conn, object_id)
         return self.apps[name].send(conn, topic, payload, object_id=object_id, **options)
 

@@ -6,8 +6,8 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -114,7 +114,7 @@ class Workers(Working):
         self._workers = dict(workers)
         self._parts: list[_Part] = []
         self._pid = 0  # whose threads they are
-        self._asked = StopRequest()
+        self._asked: StopRequest | None = None  # of the run or drain under way
         self._lock = ProcessLock()
 
     @property
@@ -155,9 +155,9 @@ class Workers(Working):
         Like `Worker.stop`: from any thread, any number of times; inside a handler it requests the
         stop and returns False.
         """
-        self._asked.stop()
-        for part in list(self._parts):
-            part.asked.stop()
+        for one in (self._asked, *(part.asked for part in self._parts)):
+            if one is not None:
+                one.stop(grace)
         workers = list(self._workers.values())
         for worker in workers:
             worker.ask(grace)
@@ -175,13 +175,12 @@ class Workers(Working):
         error of one worker is raised after the others have been stopped in order.
         """
         until = None if time_limit is None else time.monotonic() + time_limit
-        asked = StopRequest()
 
         def work(part: _Part) -> None:
             _run(part, grace, until)
             asked.stop()  # a handler may have ended it, by KeyboardInterrupt
 
-        with Signals(asked) if signals else nullcontext():
+        with self._working(signals) as asked:
             self._go(self._workers, work, asked)
 
     def drain(
@@ -202,7 +201,6 @@ class Workers(Working):
         """
         until = None if time_limit is None else time.monotonic() + time_limit
         by: dict[str, Report] = {}
-        asked = StopRequest()
 
         def work(part: _Part) -> Report:
             begun, part.worker.ran = time.monotonic(), Tally()
@@ -216,18 +214,11 @@ class Workers(Working):
                 )
             except DatabaseUnavailable as error:
                 log.warning("database %s: %s", part.name, error)
-                did = part.worker.ran
-                return Report(
-                    done=did.done,
-                    failed=did.dead,
-                    retried=did.retried,
-                    released=did.released,
-                    seconds=time.monotonic() - begun,
-                    database_lost=True,
-                )
+                seconds = time.monotonic() - begun
+                return Report(**part.worker.ran.reported, seconds=seconds, database_lost=True)
 
         workers = self._workers
-        with Signals(asked) if signals else nullcontext():
+        with self._working(signals) as asked:
             while workers:
                 parts = self._go(workers, work, asked)
                 found = {part.name: part.report or Report() for part in parts}
@@ -253,8 +244,21 @@ class Workers(Working):
 
     # ------------------------------------------------------------ all at once
 
+    @contextmanager
+    def _working(self, signals: bool) -> Iterator[StopRequest]:
+        """The requests to stop all while the block runs; nothing else starts them meanwhile."""
+        asked = StopRequest()
+        with self._lock:
+            self._refuse_twice()
+            self._pid, self._asked = os.getpid(), asked
+        try:
+            with Signals(asked) if signals else nullcontext():
+                yield asked
+        finally:
+            self._asked, self._parts = None, []
+
     def _refuse_twice(self) -> None:
-        here = self._parts and self._pid == os.getpid()  # not those of the parent of a fork
+        here = self._asked is not None and self._pid == os.getpid()  # not of the parent of a fork
         if here or any(self.instance_ids.values()):
             raise MsgworkerError("these workers run already; create other ones")
 
@@ -265,27 +269,21 @@ class Workers(Working):
         asked: StopRequest,
     ) -> list[_Part]:
         """Let all of these work until each has ended; raise the error that ended one of them."""
-        with self._lock:
-            self._refuse_twice()
-            parts = [_Part(name, worker, work) for name, worker in workers.items()]
-            self._parts, self._pid, self._asked = parts, os.getpid(), asked
+        self._parts = parts = [_Part(name, one, work) for name, one in workers.items()]
         try:
-            try:
-                for part in parts:
-                    part.thread.start()
-                asked.begun = True
-                while any(part.thread.is_alive() for part in parts):
-                    self._pass_on(asked, parts)
-            finally:  # also where this thread is interrupted
-                for part in parts:
-                    part.asked.stop()
-                for part in parts:
-                    part.thread.join()
-            asked.begun = False
-            if asked.at_once is not None:
-                end_by(asked.at_once)
-        finally:
-            self._parts = []
+            for part in parts:
+                part.thread.start()
+            asked.begun = True
+            while any(part.thread.is_alive() for part in parts):
+                self._pass_on(asked, parts)
+        finally:  # also where this thread is interrupted
+            for part in parts:
+                part.asked.stop()
+            for part in parts:
+                part.thread.join()
+        asked.begun = False
+        if asked.at_once is not None:
+            end_by(asked.at_once)
         _raise_first(parts)
         return parts
 
@@ -304,7 +302,7 @@ class Workers(Working):
             if asked.at_once is not None and part.asked.at_once is None:
                 part.asked.insist(asked.at_once)
             elif asked.in_order and not part.asked.in_order:
-                part.asked.stop()
+                part.asked.stop(asked.grace)
 
 
 def _run(part: _Part, grace: float, until: float | None) -> None:

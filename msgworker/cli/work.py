@@ -22,7 +22,6 @@ from msgworker.cli.options import Call, app_option, as_json, common, flags, opti
 from msgworker.cli.output import Usage, print_json
 from msgworker.cli.processes import Fleet, Parent
 from msgworker.config import SETTINGS, Configuration, flag_of, id_of
-from msgworker.coordination import OneJob
 from msgworker.db.engine import same_database
 from msgworker.errors import ConfigError
 from msgworker.instance.counting import left_soon
@@ -206,9 +205,8 @@ def _leaving(app: App, conf: Configuration, report: Report) -> Report:
     """The report of several processes, with the messages left after the last one has ended; where
     they were stopped, these are counted in the time of a stop, or the database counts as lost."""
     with scoped(conf, app) as scope:
-        job = scope.job_id if isinstance(scope, OneJob) else None
-    count = partial(app.worker(threads=1, topics=conf["topics"] or None).left, job=job)
-    found = left_soon(count) if report.stopped else count()
+        worker = app.worker(threads=1, topics=conf["topics"] or None, scope=scope)
+    found = left_soon(worker.left) if report.stopped else worker.left()
     if found is None:
         return replace(report, database_lost=True)
     report = report.leaving(found)

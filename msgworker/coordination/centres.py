@@ -43,15 +43,16 @@ class Instance(Scope):
     """
 
     by = "instance_type"
+    where: Slice
 
     @renamed(flag="instance_type")
     def __init__(self, instance_type: str) -> None:
         self.instance_type = check_instance_type(instance_type)
+        self.where = Slice("instance_type", (self.instance_type,), exclusive=False)
 
     def join(self, instance: InstanceView) -> ScopeMember:
         """A member beside the others of this instance type."""
-        where = Slice("instance_type", (self.instance_type,), exclusive=False)
-        return _Fixed(where, {"kind": "instance", "flag": self.instance_type})
+        return _Fixed(self.where, {"kind": "instance", "flag": self.instance_type})
 
     def __repr__(self) -> str:
         return f"Instance({self.instance_type!r})"
@@ -65,15 +66,16 @@ class OneJob(Scope):
     """
 
     by = "job_id"
+    where: Slice
 
     def __init__(self, job: Job | int) -> None:
         job_id = job.job_id if isinstance(job, Job) else job
         self.job_id = int(whole("job", job_id, 1, 2**63 - 1))
+        self.where = Slice("job_id", (self.job_id,), exclusive=False)
 
     def join(self, instance: InstanceView) -> ScopeMember:
         """A member beside all others."""
-        where = Slice("job_id", (self.job_id,), exclusive=False)
-        return _Fixed(where, {"kind": "job", "job": self.job_id})
+        return _Fixed(self.where, {"kind": "job", "job": self.job_id})
 
     def __repr__(self) -> str:
         return f"OneJob({self.job_id})"

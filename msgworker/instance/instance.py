@@ -233,7 +233,7 @@ class Instance:
 
     def limit_grace(self, grace: float) -> None:
         """Limit the grace time of handlers, also in a stop in progress."""
-        until = self.ending.limit_grace(grace)
+        until = self.ending.limit_grace(min(grace, self.stop_request.grace))
         if self.shared.stop.give_up_at is not None:
             self._give_up_at(until + GIVE_UP_SECONDS)
 
@@ -266,8 +266,9 @@ class Instance:
         while not self._start_ended.wait(TICK_SECONDS):
             requested = self.stop_request.in_order or stop.requested.is_set()
             if requested and stop.give_up_at is None:
-                until = self.ending.until or self.ending.limit_grace(self._grace)
-                self._give_up_at(until + GIVE_UP_SECONDS)
+                if self.ending.until is None:
+                    self.limit_grace(self._grace)
+                self._give_up_at(self._deadline + GIVE_UP_SECONDS)
         if self.shared.identity.tenure.registered:  # else the start has failed
             stop.requested.wait()
             self.ending.do(self._stop)

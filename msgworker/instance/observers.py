@@ -221,6 +221,12 @@ class Tally:
     settles: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
+    @property
+    def reported(self) -> dict[str, Any]:
+        """Those that a Report has."""
+        failed = {"done": self.done, "failed": self.dead}
+        return failed | {"retried": self.retried, "released": self.released}
+
     def count(self, stream: Events) -> None:
         add = self._add
         stream.on(events.Claimed, self._claimed)

@@ -96,9 +96,11 @@ class InstanceView:
 
 class Scope(ABC):
     """Where the instances of a worker look; see `msgworker.coordination`. by: the column that
-    slices the table, shard or instance_type; None = all of it."""
+    slices the table, shard or instance_type; None = all of it. where: the slice of all of them;
+    None = the whole table, or each gets its own of all."""
 
     by: str | None = None
+    where: Slice | None = None
 
     @abstractmethod
     def join(self, instance: InstanceView) -> ScopeMember | None:

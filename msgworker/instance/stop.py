@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import ContextVar
+from math import inf
 from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any, Self, TypeVar
@@ -213,20 +214,23 @@ class StopRequest:
     """Stop requests for one waiting thread. A signal handler may make them, so nothing here takes a
     lock, which the interrupted thread may hold.
 
-    in_order: a stop is requested. at_once: the signal of a requested stop at once, by which the
-    process is to end. begun: there is work to stop; otherwise a stop at once ends the process.
-    ends_process: a stop at once also ends the process; False if the caller does that.
+    in_order: a stop is requested. grace: the shortest one of all stops. at_once: the signal of a
+    requested stop at once, by which the process is to end. begun: there is work to stop; otherwise
+    a stop at once ends the process. ends_process: a stop at once also ends the process; False if
+    the caller does that.
     """
 
     def __init__(self, *, ends_process: bool = True) -> None:
         self._rung: SimpleQueue[None] = SimpleQueue()
         self.ends_process = ends_process
         self.in_order = False
+        self.grace = inf
         self.at_once: int | None = None
         self.begun = False
 
-    def stop(self) -> None:
+    def stop(self, grace: float = inf) -> None:
         """Request an orderly stop; any number of times."""
+        self.grace = min(self.grace, grace)
         self.in_order = True
         self._rung.put(None)
 

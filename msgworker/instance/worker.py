@@ -180,12 +180,8 @@ def report_of(
     shared, exhausted = instance.shared, instance.fetcher.exhausted
     counts_left = counts_left and not lost
     found = left_within(instance, within, patience) if counts_left else None
-    tally = instance.tally
     report = Report(
-        done=tally.done,
-        failed=tally.dead,
-        retried=tally.retried,
-        released=tally.released,
+        **instance.tally.reported,
         seconds=time.monotonic() - begun,
         database_lost=lost or (counts_left and found is None),
         stopped=not exhausted,
@@ -414,8 +410,8 @@ class Worker(Working):
         instance = self.instance or self._starting
         if instance is not None:
             instance.limit_grace(grace)
-            instance.stop_request.stop()
-        request.stop()
+            instance.stop_request.stop(grace)
+        request.stop(grace)
         return instance
 
     @property
@@ -572,13 +568,13 @@ class Worker(Working):
             within=within,
         )
 
-    def left(self, *, job: int | None = None) -> Left:
-        """Count the unfinished messages of the table, or of a job, by what they wait for. Raises
+    def left(self) -> Left:
+        """Count the unfinished messages of the table, or of its job, by what they wait for. Raises
         DatabaseUnavailable, SchemaError."""
         setup = self._look()
         with reaching(setup.engine), connecting(setup.engine) as conn:
             jobs = controls.paused_jobs(conn, setup.tables)
         with reaching(setup.engine), connecting(setup.engine) as conn:
             t = setup.tables
-            within = None if job is None else Slice("job_id", (job,), exclusive=False)
+            within = None if setup.scope is None else setup.scope.where
             return left(conn, asking_jobs(t) if jobs else t, setup.asked(within=within))

@@ -64,6 +64,17 @@ def test_work_that_nobody_does_is_said_given_back_and_done(
 
 @pytest.mark.quick("1")
 @pytest.mark.parametrize("processes", [1, 2])
+def test_messages_of_another_instance_type_are_left_to_it(
+    app: App, cli: Cli, processes: int
+) -> None:
+    fill(app, 3)
+    scope = ("--scope", "instance:asA", "--processes", processes)
+    report = json.loads(cli("drain", "crm:app", *scope, "--linger", 0, "--json").stdout)
+    assert (report["done"], report["left_by"], report["exit_code"]) == (0, {"other slices": 3}, 0)
+
+
+@pytest.mark.quick("1")
+@pytest.mark.parametrize("processes", [1, 2])
 def test_messages_that_wait_for_their_retry_end_a_drain_with_6(
     app: App, cli: Cli, folder: Path, processes: int
 ) -> None:

@@ -25,7 +25,7 @@ from msgworker import (
     RetryLater,
     SchemaError,
 )
-from msgworker.coordination import Instance
+from msgworker.coordination import Instance, OneJob
 from msgworker.instance import worker as worker_module
 from msgworker.instance.claiming.claimer import Claimer
 from msgworker.instance.claiming.loop import DrainEnd
@@ -464,7 +464,7 @@ def test_a_drain_of_a_job_names_what_stands_before_its_messages(app, caplog):
     assert "left=2 (behind other jobs: 2)" in str(report)
     says = f"2 messages left behind messages that are not of the job, message {first} first"
     assert any(says in r.getMessage() for r in caplog.records)
-    found = app.worker(threads=1).left(job=job.job_id)
+    found = app.worker(threads=1, scope=OneJob(job)).left()
     assert (found.total, found.by) == (2, {Waits.OTHER_JOBS: 2})
     app.drain(linger=0)
     assert app.drain(job=job, linger=0).left == 0

@@ -23,6 +23,7 @@ from msgworker import (
     DatabaseUnavailable,
     DuplicateMessage,
     MessageTable,
+    MsgworkerError,
     Report,
     Reports,
     RetryLater,
@@ -274,6 +275,9 @@ def test_a_job_of_another_database_is_refused(make):
             named = App(own.engine.url, table=replace(own.table, name=f"main.{own.table.name}"))
             named.send(conn, "t", object_id="C-1", job=jobs[1])
             named.engine.dispose()
+        with pytest.raises(ConfigError, match="job 1 is an id, which each database"):
+            databases.send(conn, "t", object_id="C-1", job=1)
+        make("a").send(conn, "t", job=1)  # there is no other one
     assert len(other.ops.find(job=1)) == 0
     assert len(own.ops.find(job=1)) >= 2
 
@@ -415,6 +419,10 @@ def test_a_drain_that_is_stopped_between_two_looks_begins_none_again(make, monke
     together, begun = filled(make)
 
     def left():
+        with pytest.raises(MsgworkerError, match="run already"):
+            together.drain()
+        with pytest.raises(MsgworkerError, match="run already"):
+            together.start()
         together.stop()
         return SimpleNamespace(due_heads=1)
 
@@ -422,6 +430,35 @@ def test_a_drain_that_is_stopped_between_two_looks_begins_none_again(make, monke
         monkeypatch.setattr(one, "left", left)
     assert together.drain(linger=0).total.done == 30
     assert len(begun) == 2
+
+
+def test_a_stop_before_an_instance_starts_keeps_its_grace(make, monkeypatch):
+    databases, began, held = make("a"), threading.Event(), threading.Event()
+
+    @databases.handler("t")
+    def handle(msg):
+        began.set()
+        held.wait(30)
+
+    send_all(databases)
+    together = databases.worker(threads=1)
+    (one,) = together._workers.values()
+    make_setup, should_stop = one.make_setup, one._should_stop
+
+    def stopped_meanwhile():
+        together.stop(0.2)
+        return make_setup()
+
+    def late(instance):
+        began.wait(30)
+        return should_stop(instance)
+
+    monkeypatch.setattr(one, "make_setup", stopped_meanwhile)
+    monkeypatch.setattr(one, "_should_stop", late)
+    begun = time.monotonic()
+    together.drain(linger=0)
+    assert time.monotonic() - begun < 15
+    held.set()
 
 
 @pytest.mark.parametrize("error", [DatabaseUnavailable("gone"), SATimeoutError("none is free")])

@@ -24,6 +24,7 @@ from msgworker.instance.claiming.heads import Wanted
 from msgworker.instance.claiming.passes import BEHIND, WINDOW, AgeSearch, SliceSearch
 from msgworker.instance.claiming.search import TableSearch
 from msgworker.message import Outcome, Settlement
+from msgworker.queries.explain import Waits
 from msgworker.schema import apply
 from msgworker.store import candidates, claim, done, slices
 from msgworker.store.slices import Place
@@ -141,6 +142,8 @@ def test_an_instance_reads_only_what_bears_its_flag(app, ran):
         table.edit(table.where(msg_id=msg_id), instance_type=flag)
     assert app.drain(scope=Instance("asA"), **NOW).done == 3
     assert sorted(ran) == [ids[0], ids[3], ids[4]]
+    worker = app.worker(scope=Instance("asA"))
+    assert (worker.left().due_heads, worker.left().by) == (0, {Waits.OTHER_SLICES: 3})
     assert app.drain(scope=Instance("asB"), **NOW).done == 3
 
 
