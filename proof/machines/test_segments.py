@@ -290,6 +290,8 @@ class Machine(Fleet):
         freed = {self.shard_of.pop(msg_id) for msg_id in ids}
         life.walker.go_round(freed)
         life.empty = {shard: at for shard, at in life.empty.items() if shard not in freed}
+        for shard in freed:
+            assert not life.walker._is_empty([shard], self.local[0]), f"{shard} is taken for empty"
 
     @rule(object_id=st.sampled_from("xyz"), shard=st.integers(0, SHARDS - 1))
     def send(self, object_id: str, shard: int) -> None:
