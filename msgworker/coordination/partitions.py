@@ -189,7 +189,7 @@ def columns(
     return tuple(sorted({k for k in numbers if k % count in wanted} | wanted))
 
 
-def spans(numbers: Collection[int]) -> str:
+def ranges(numbers: Collection[int]) -> str:
     """Numbers as a text: "0-3, 7"."""
     parts: list[list[int]] = []
     for one in sorted(numbers):
@@ -559,4 +559,4 @@ class Member(Moving):
     def _log(self, event: str, shards: list[int], why: str) -> None:
         facts = {"event": f"shards_{event}", "shards": sorted(shards), "owner": self.owner}
         level = "warning" if event in ("lost", "late", "missing") and shards else "info"
-        getattr(self.log, level)("shards %s %s: %s", spans(shards), event, why, extra=facts)
+        getattr(self.log, level)("shards %s %s: %s", ranges(shards), event, why, extra=facts)

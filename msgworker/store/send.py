@@ -503,6 +503,8 @@ def channel(spec: MessageTable) -> str:
     return name.decode(errors="ignore")
 
 
-def notify(conn: Connection, channel: str) -> None:
-    """Wake up listeners at commit; the database sends one notification per transaction at most."""
-    of(conn).wake(conn, channel)
+def notify(conn: Connection, channel: str | None) -> None:
+    """Wake up listeners at commit; the database sends one notification per transaction at most.
+    channel: None = there are none."""
+    if channel is not None:
+        of(conn).wake(conn, channel)

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from msgworker import MessageTable
 from msgworker.coordination import Lease, Partitions, RedisLocks, Segments, partitions, round_robin
-from msgworker.coordination.partitions import Member, columns, spans
+from msgworker.coordination.partitions import Member, columns, ranges
 from msgworker.errors import ConfigError, LocksUnavailable
 from msgworker.instance.role import Away
 from msgworker.metrics.counting import known_of
@@ -320,7 +320,7 @@ def test_each_number_of_the_column_belongs_to_one_shard():
     for count in (1, 3, 8, 64, 100):
         parts = [columns([n], count, 64) for n in range(count)]
         assert sorted(k for part in parts for k in part) == list(range(max(64, count)))
-    assert spans([3, 1, 2, 7]) == "1-3, 7"
+    assert ranges([3, 1, 2, 7]) == "1-3, 7"
 
 
 def work(app, scope, **options):

@@ -89,11 +89,6 @@ class LaneLimit:
         free = self.lanes - held
         return free > 0 and (free * 2 >= self.lanes or held < self._threads)
 
-    def free(self, held: int) -> int:
-        """How many lanes to claim beside the `held` ones: up to the limit. Claims of half of that
-        overlapped better with settles, but were a tenth slower."""
-        return self.lanes - held
-
 
 def _whole(lanes: float) -> int:
     return int(min(lanes, 1_000_000.0))

@@ -214,7 +214,7 @@ class Recorder:
                 there=self._there,
                 total=fence.total,
             )
-            if wrote and self._sends and setup.channel is not None:
+            if wrote and self._sends:
                 notify(conn, setup.channel)
             return wrote
 

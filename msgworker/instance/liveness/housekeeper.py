@@ -172,7 +172,7 @@ class JobCloser:
                 return False
             with self._link.transaction() as conn:
                 over = jobs.complete(conn, setup.tables, job_id, had=had, waits=self._ends)
-                if over is not None and over.topic is not None and setup.channel is not None:
+                if over is not None and over.topic is not None:
                     notify(conn, setup.channel)
         except Exception as error:
             if trouble(error) is Trouble.LOST:

@@ -336,8 +336,7 @@ class Recovery:
             other = [msg_id for msg_id in recovered if msg_id not in ended]
             died = recover.died(conn, tables, other, ahead=not sends_on_dead)
             # Each once, since only one instance gives a row back.
-            sent = sends_on_dead and send_about_dead(conn, registry, tables, died, text)
-            if sent and setup.channel is not None:
+            if sends_on_dead and send_about_dead(conn, registry, tables, died, text):
                 notify(conn, setup.channel)
         events: list[Event] = [*(Dead(me, row, text) for row in died), *cancelled]
         for event in events:

@@ -179,7 +179,7 @@ class Timer(Role):
                 skips=skips,
                 counts=self._counts,
             )
-            if found is not None and found.sent and setup.channel is not None:
+            if found is not None and found.sent:
                 notify(conn, setup.channel)
             if found is None or not found.sent:
                 sending.drop()

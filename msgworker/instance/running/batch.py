@@ -32,6 +32,7 @@ from msgworker.message import Message, Outcome, Outgoing, Settled, topic_of
 from msgworker.store import done, recover
 from msgworker.store import settle as store
 from msgworker.store.rows import Row
+from msgworker.store.send import notify, send_all
 from msgworker.store.settle import OutOfDate
 
 # --- What a batch is made of, and how it may end.
@@ -440,7 +441,10 @@ class BatchCaller:
             registry = self._setup.registry
             for row in [row for one in taken for row in one.lane.taken()]:
                 sends += follow_ups(registry, tables, row, Outcome.DONE, None)
-        self._caller.send_with(conn, [*sends, *(sent for one in taken for sent in one.sends)])
+        sends += [sent for one in taken for sent in one.sends]
+        if sends:
+            send_all(conn, tables, sends)
+            notify(conn, self._setup.channel)
         return flagged
 
     def _was_committed(self, taken: list[Taken]) -> bool:

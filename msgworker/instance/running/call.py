@@ -35,7 +35,7 @@ from msgworker.payload import decode, quoted
 from msgworker.store import done, recover, schedules
 from msgworker.store import settle as store
 from msgworker.store.rows import Row, with_payload
-from msgworker.store.send import notify, send_all
+from msgworker.store.send import notify
 from msgworker.tracing import Tracer
 
 # --- Run the handler of a lane's current message and return its outcome.
@@ -481,13 +481,6 @@ class Caller:
             lane.settled = None
             raise connections.misled("the handler", stage.led)
 
-    def send_with(self, conn: Connection, sent: Sequence[Outgoing]) -> None:
-        """Insert what is sent with an outcome, in its transaction."""
-        if sent:
-            send_all(conn, self._setup.tables, sent)
-            if self._setup.channel is not None:
-                notify(conn, self._setup.channel)
-
     @contextmanager
     def opened(
         self, handler: Handler, owner: str
@@ -552,7 +545,7 @@ class Caller:
             if why is None:
                 done.check_not_kept(conn, tables, lane.row.msg_id, me=me)
             raise why or LostClaim(lane.row.msg_id, lane.owner)
-        if one.sends and self._setup.channel is not None:
+        if one.sends:
             notify(conn, self._setup.channel)
         return became
 

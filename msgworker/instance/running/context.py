@@ -319,8 +319,7 @@ class Context:
             if conn is not None:
                 own = of if item is None else None
                 msg_id = store.send_one(conn, self._setup.tables, message, own=own)
-                if self._setup.channel is not None:
-                    store.notify(conn, self._setup.channel)
+                store.notify(conn, self._setup.channel)
                 return msg_id
         if message.on_duplicate == "raise":
             raise HandlerMisuse(

@@ -56,15 +56,11 @@ def check(registry: Registry, tables: Tables, connector: Connector) -> None:
                 f"characters for it ({codec}), so no message can have it"
             )
     if registry.deletes:
-        _check_deletes(tables, connector)
+        if tables.reuses_ids:
+            raise SchemaError(done.ids_given_again(tables.spec.name, tables.names["msg_id"]))
+        with connector.once() as link, link.transaction() as conn:
+            done.delete_none(conn, tables)
     _check_follow_ups(registry, tables)
-
-
-def _check_deletes(tables: Tables, connector: Connector) -> None:
-    if tables.reuses_ids:
-        raise SchemaError(done.ids_given_again(tables.spec.name, tables.names["msg_id"]))
-    with connector.once() as link, link.transaction() as conn:
-        done.delete_none(conn, tables)
 
 
 # --- Messages about messages: what `on_done` and `on_dead` of a handler send.
@@ -396,7 +392,7 @@ class Writer:
                         conn, tables, batch, me=me, in_steps=in_steps, sending=sending
                     )
                     if sending:
-                        self._notify(conn)
+                        notify(conn, self._setup.channel)
                     kept = self._kept(conn, written, me)
                 became |= {i: settled for i, settled in written.items() if i not in kept}
                 for lane in lanes if kept else ():
@@ -427,10 +423,6 @@ class Writer:
     def _statement(self) -> AbstractContextManager[Connection]:
         """The connection for a batch in one statement; a spare writer has none for these alone."""
         return self.link.single() if self.spare else self.link.statement()
-
-    def _notify(self, conn: Connection) -> None:
-        if self._setup.channel is not None:
-            notify(conn, self._setup.channel)
 
     def _write_alone(self, lane: Lane, one: Settlement, me: str) -> Settled:
         """Write one outcome; if the database refuses it, what it does not refuse: a failed try,
@@ -476,7 +468,7 @@ class Writer:
             if settled is Settled.LOST:
                 done.check_not_kept(conn, tables, one.msg_id, me=me)
             if one.sends:
-                self._notify(conn)
+                notify(conn, self._setup.channel)
             return settled
 
     def _unsent(self, lane: Lane, why: str, error: Exception) -> Settlement:
