@@ -363,7 +363,7 @@ class Member(Moving):
     def _mine(self) -> list[int]:
         return [n for n, one in self._held.items() if n not in self._draining and one.live()]
 
-    def looked(self, *, complete: bool, rest: float | None = None) -> None:
+    def looked(self, *, complete: bool, rest: float | None = None, full: bool = False) -> None:
         with self.lock:
             self._looking = frozenset()
 

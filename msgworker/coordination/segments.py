@@ -22,6 +22,8 @@ from msgworker.table.columns import MOST_SHARDS, Slice
 BUSY_SECONDS = (0.05, 0.15)
 EMPTY_SECONDS = 2.0
 HOLD_SECONDS = 10.0
+FULL_SECONDS = 1.0
+"""A worker that cannot claim for longer than this leaves its segment to others."""
 Layout = Mapping[str, Sequence[int]]
 
 
@@ -120,6 +122,7 @@ class Walker(Moving):
         self._looking: tuple[int, ...] = ()  # at which shards, under the lock
         self._seen: set[int] = set()  # shards in which nothing could run when we last looked
         self._unscoped = False
+        self._full_since: float | None = None  # when it last could claim no more
         self._busy: dict[str, float] = {}  # segments that others hold, since when
 
     # ------------------------------------------------------------ for the claim loop
@@ -137,9 +140,13 @@ class Walker(Moving):
                 return self.reach()
         return None
 
-    def looked(self, *, complete: bool, rest: float | None = None) -> None:
+    def looked(self, *, complete: bool, rest: float | None = None, full: bool = False) -> None:
         with self.lock:
             was, self._looking = self._looking, ()
+            now, since, away = self._clock(), self._full_since, self._lease is None
+            self._full_since = (now if since is None else since) if full else None
+            if (since is not None and not full) if away else self._is_full(now):
+                self.wake()  # to come back, or to leave
             if not was and not self._unscoped:
                 return
             seen = was or range(self.scope.shards)
@@ -149,7 +156,7 @@ class Walker(Moving):
             self._seen.update(seen)
             if was:
                 pause = EMPTY_SECONDS if rest is None else min(EMPTY_SECONDS, rest)
-                until = dict.fromkeys(was, self._clock() + pause)
+                until = dict.fromkeys(was, now + pause)
                 self._empty_until = self._empty_until | until  # the other thread may read it
         self.wake()
 
@@ -213,9 +220,13 @@ class Walker(Moving):
         return min(self._lease.ttl / 3, max(0.01, self._since + self.scope.hold - now))
 
     def _is_over(self, now: float) -> bool:
-        if self.leaving or self._is_empty(self._shards, now):
+        if self.leaving or self._is_empty(self._shards, now) or self._is_full(now):
             return True
         return now - self._since >= self.scope.hold
+
+    def _is_full(self, now: float) -> bool:
+        since = self._full_since
+        return since is not None and now - since >= FULL_SECONDS
 
     def _is_empty(self, shards: Sequence[int], now: float) -> bool:
         return all(self._empty_until.get(shard, 0.0) > now for shard in shards)
@@ -232,6 +243,8 @@ class Walker(Moving):
 
     def _go_on(self, now: float) -> float:
         """Move to the next segment that is free and has messages."""
+        if self._is_full(now):
+            return EMPTY_SECONDS
         segments = self.scope.segments
         names = list(segments)
         busy = False

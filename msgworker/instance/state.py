@@ -60,9 +60,9 @@ class ScopeMember(Protocol):
     def slice(self) -> Slice | None:
         """Where to look now; None = nowhere. The returned slice is kept until `looked`."""
 
-    def looked(self, *, complete: bool, rest: float | None = None) -> None:
+    def looked(self, *, complete: bool, rest: float | None = None, full: bool = False) -> None:
         """The looks in the slice and their claims are over. complete: nothing there can run, for
-        `rest` seconds as far as is known."""
+        `rest` seconds as far as is known. full: there was no look, since no lane is free."""
 
     def away(self) -> float:
         """For how many seconds its locks cannot be reached, and it looks nowhere for that."""

@@ -8,11 +8,11 @@ import threading
 import pytest
 from tenacity.wait import wait_fixed
 
-from msgworker.coordination import Lease, Segments
+from msgworker.coordination import Lease, Segments, segments
 from msgworker.coordination.segments import Walker
 from msgworker.errors import ConfigError
 from msgworker.instance.running.outcome import DONE
-from tests.support.rounds import by_hand, fetch, standing
+from tests.support.rounds import by_hand, fetch, standing, trust_until
 from tests.support.rows import send
 from tests.support.waiting import until
 
@@ -94,6 +94,24 @@ def test_a_segment_whose_objects_run_here_is_looked_at_again_when_one_ends(app, 
         one.member.step()
         one.member.step()
         assert fetch(one) == 1
+
+
+def test_a_worker_that_can_claim_no_more_leaves_its_segment_to_others(app, locks, monkeypatch):
+    """An idle one waited for the lock, up to `hold` seconds for each segment."""
+    monkeypatch.setattr(segments, "FULL_SECONDS", 0.1)
+    monkeypatch.setattr(segments, "EMPTY_SECONDS", 600.0)
+    app.add_handler("t", lambda msg: None)
+    send(app, "a")
+    with by_hand(app, scope=Segments(locks, {"s": [0, 1]}, hold=600.0)) as one:
+        identity, fetcher = one.shared.identity, one.fetcher
+        one.member.start()
+        until(locks.held, "it holds the segment")
+        trusted = identity.tenure.trusted_until
+        trust_until(identity, 0.0)  # so it claims nothing
+        until(lambda: fetcher.run_once() == 0 and not locks.held(), "it leaves the segment")
+        trust_until(identity, trusted)
+        until(lambda: fetcher.run_once() == 1, "it is there again, and claims")
+        one.member.stop(5.0)
 
 
 def test_the_layout_may_be_changed_while_it_runs(app, locks):

@@ -79,7 +79,8 @@ OTHERS_SECONDS = 10.0
 class Finder:
     """Looks for candidates. Used by the fetcher's thread only. member: None = it looks everywhere.
 
-    where: the slice of this round; None = everywhere, or nowhere for a member of a scope.
+    where: the slice of this round; None = everywhere, or nowhere for a member of a scope. full:
+    nothing more may be claimed in this round.
     """
 
     _setup: Setup
@@ -99,7 +100,7 @@ class Finder:
         self._limited: dict[str, Search] = {}  # by topic; `search` leaves them out
         self.unhandled = UnhandledTopics(setup, shared, self._link)
         self.where: Slice | None = None
-        self._covered = False
+        self._covered = self.full = False
         self._others_at = inf if setup.scope is None or setup.scope.by != "shard" else 0.0
 
     def forget(self, *, start: bool = True) -> None:
@@ -175,7 +176,7 @@ class Finder:
             if self._member is not None:
                 # The look left out limited topics: `rest` covers those.
                 rest = limit_poller.rest() if self._covered else None
-                self._member.looked(complete=rest is not None, rest=rest)
+                self._member.looked(complete=rest is not None, rest=rest, full=self.full)
 
     def look(self, want: int, held: int, *, rests: bool = False) -> Look:
         """Up to `want` heads, while `held` lanes with an object are in flight. rests: as in

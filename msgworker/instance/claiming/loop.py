@@ -105,7 +105,8 @@ class Fetcher(Role):
         with self.finder.round(self.limit_poller):
             held = len(self._in_flight.lanes)
             free = self.lanes_to_claim(held)
-            if free == 0 or self._waits_for_new_id(held):
+            self.finder.full = free == 0 or self._waits_for_new_id(held)
+            if self.finder.full:
                 return 0
             limited = self._claim_limited(free) if controls.limits else 0
             held, free = held + limited, free - limited
