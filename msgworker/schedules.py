@@ -311,7 +311,6 @@ class Schedules:
         add_handler: Callable[[str, Callable[..., Any], dict[str, Any]], None],
     ) -> Callable[[F], F]:
         """See `App.every`."""
-
         rest = {"object_id": object_id, "payload": payload, "catch_up": catch_up}
         rest["overlap"] = overlap
 

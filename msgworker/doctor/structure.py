@@ -100,7 +100,7 @@ class Subject:
     declared: the schedules of the App; None if it says nothing of that. wants: the rights on the
     messages that the App needs besides, and for what. traced: it writes headers. limit: the most
     seconds of a statement, None = as long as it takes. lacks_where: why it
-    is not looked at without a `where`, see `difference.lacks_where`; guards: those of another one.
+    is not looked at without a `where`, see `requirements`; guards: those of another one.
     """
 
     engine: Engine

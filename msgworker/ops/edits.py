@@ -27,7 +27,7 @@ from msgworker.ops.results import How, Repaired, Skip, Why
 from msgworker.ops.selection import Action, DryRun
 from msgworker.payload import encode, pretty, shown
 from msgworker.store import change, send
-from msgworker.store.audit import CHANGES, Edited, Who, kept_changes
+from msgworker.store.audit import CHANGES, Edited, kept_changes
 from msgworker.store.bounded import LEAST, MOST
 from msgworker.store.change import Held
 from msgworker.table.tables import Tables
@@ -85,20 +85,13 @@ def _acknowledge(t: Tables) -> Action:
         statuses=(State.DEAD,),
         refused="are not acknowledged: only dead ones are",
         chosen=(State.DEAD,),
-        change=_note,
+        change=lambda conn, t, ids, by: change.acknowledge(
+            conn, t, ids, text=f"{ACKNOWLEDGED}{by.actor}: {by.reason}"
+        ),
         why={state: Why.NOT_DEAD for state in State if state is not State.DEAD},
-        unfit=_known,
+        unfit=lambda conn, t, ids: {i: Skip(i, Why.KNOWN) for i in change.known(conn, t, ids)},
         leaves_held=True,
     )
-
-
-def _note(conn: Connection, t: Tables, ids: list[int], by: Who) -> int:
-    text = f"{ACKNOWLEDGED}{by.actor}: {by.reason}"
-    return change.acknowledge(conn, t, ids, text=text)
-
-
-def _known(conn: Connection, t: Tables, ids: list[int]) -> dict[int, Skip]:
-    return {i: Skip(i, Why.KNOWN) for i in change.known(conn, t, ids)}
 
 
 class Edits(Repairs):

@@ -76,20 +76,12 @@ def _discard(t: Tables) -> Action:
         # A dead message that holds nothing back has been discarded already.
         chosen=(*unfinished, State.DEAD) if t.spec.on_dead == "block" else unfinished,
         chooses_given_up=False,
-        change=_give_up,
+        change=lambda conn, t, ids, by: change.discard(
+            conn, t, ids, text=f"{DISCARDED}{by.actor}: {by.reason}"
+        ),
         why={**WHY, State.DONE: Why.ENDED},
         given_up=False,
     )
-
-
-def _give_up(conn: Connection, t: Tables, ids: list[int], by: Who) -> int:
-    text = f"{DISCARDED}{by.actor}: {by.reason}"
-    return change.discard(conn, t, ids, text=text)
-
-
-def _cancel(conn: Connection, t: Tables, part: list[int], by: Who) -> int:
-    """Cancel messages that are locked and recorded."""
-    return change.cancel_or_request(conn, t, part, actor=by.actor, reason=by.reason or "")
 
 
 def _cannot_cancel(conn: Connection, t: Tables, ids: list[int]) -> dict[int, Skip]:
@@ -115,7 +107,9 @@ _CANCEL = Action(
     statuses=_OPEN,
     refused="cannot be cancelled: they have ended",
     chosen=_OPEN,
-    change=_cancel,
+    change=lambda conn, t, ids, by: change.cancel_or_request(
+        conn, t, ids, actor=by.actor, reason=by.reason or ""
+    ),
     why={**WHY, State.DONE: Why.TOO_LATE, State.DEAD: Why.TOO_LATE},
     unfit=_cannot_cancel,
 )

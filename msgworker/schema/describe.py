@@ -284,7 +284,7 @@ class Live:
     crash of the server empties it. error_codec, own_codec: see `db.codec_of`. policies: row-level
     security decides which rows this login sees and changes: the names of the policies, and what
     they let it do; None = it does not. tried: what a change of the type would do to the values of a
-    role's column, see `DryRun`. charsets: of the columns that do not take all of Unicode; "": of
+    role's column, see `Retyping`. charsets: of the columns that do not take all of Unicode; "": of
     all. reuses_ids: that of a deleted last row is given to the next one. replaces: the columns of
     each UNIQUE by which a row deletes its equal.
     """
@@ -305,7 +305,7 @@ class Live:
     error_codec: str = ""
     own_codec: str = ""
     policies: tuple[str, str] | None = None
-    tried: dict[str, DryRun] = field(default_factory=dict)
+    tried: dict[str, Retyping] = field(default_factory=dict)
     charsets: dict[str, str] = field(default_factory=dict)
     reuses_ids: bool = False
     replaces: tuple[str, ...] = ()
@@ -320,7 +320,7 @@ class Live:
 
 
 @dataclass(frozen=True, slots=True)
-class DryRun:
+class Retyping:
     """Of a change of a column's type, on the rows that are there. loses: why some values would not
     be what they were; "" if all stay. holds: what they are, with counts. drops: CHECKs that are of
     no use with the new type, by name and text. held: what has to be dropped first, in words."""

@@ -35,7 +35,7 @@ from msgworker.table.tables import Tables
 class Difference:
     """exists: None = this login may not see the table; what it lacks is unknown where it is not
     seen. columns: those that are missing, in the order of the table. odd: those that do not take
-    what we write, and why; only of our own tables: see `faults` for the message table. indexes:
+    what we write, and why; only of our own tables: see `of_columns` for the message table. indexes:
     those that are missing, the guard first. unfinished: those whose creation was interrupted.
     other: those that are no such index, and why; theirs: of which these are not made for us.
     wide: those of 0.2.0, with more rows. unsorted: those in another order, which serve slowly."""
@@ -258,7 +258,7 @@ def read(
     """`describe.read`, and what changes of types would do to a table that is not in order."""
     live = describe.read(conn, inspector, spec, database, described)
     roles = [f.role for f in of_columns(live) if f.check == "types" and f.fix and f.role]
-    return replace(live, tried={role: repairs.dry_run(conn, live, role) for role in roles})
+    return replace(live, tried={role: repairs.retyping(conn, live, role) for role in roles})
 
 
 def _numbers(live: Live) -> Iterator[repairs.Fault]:

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from msgworker.db import catalogue, types
 from msgworker.db.database import Was
 from msgworker.db.errors import raise_lost
-from msgworker.schema.describe import Check, Column, DryRun, Live
+from msgworker.schema.describe import Check, Column, Live, Retyping
 from msgworker.table.build import tables_for
 from msgworker.table.columns import INSTANTS, NUMBERS, REQUIRED, ROLES
 
@@ -100,7 +100,7 @@ def default_problem(status: Column) -> str:
 def typed(live: Live, role: str, column: Column, text: str, *, is_needed: bool = True) -> Fault:
     """A column of another type: it is changed, or else another one is named."""
     fix = _retyped(live, role, column)
-    tried = live.tried.get(role, DryRun())
+    tried = live.tried.get(role, Retyping())
     if tried.held:
         return Fault("types", is_needed, f"{text}; {tried.held}: drop that first", (), role)
     if tried.loses:
@@ -115,10 +115,10 @@ def typed(live: Live, role: str, column: Column, text: str, *, is_needed: bool =
     return Fault("types", is_needed, text, fix, role, tried.holds or None)
 
 
-def dry_run(conn: Connection, live: Live, role: str) -> DryRun:
+def retyping(conn: Connection, live: Live, role: str) -> Retyping:
     """What a change of its type would do to all that the table holds."""
     if not live.database.retypes_values:
-        return DryRun()
+        return Retyping()
     column, spec = live.columns[role], live.spec
     ours = tables_for(spec, live.database).message.c[spec.names()[role]].type
     try:
@@ -126,14 +126,14 @@ def dry_run(conn: Connection, live: Live, role: str) -> DryRun:
         held, checks = catalogue.hanging(conn, name, live.at(column.name), column.kind, ours)
     except DBAPIError as error:
         raise_lost(error)
-        return DryRun("what uses it cannot be read")
+        return Retyping("what uses it cannot be read")
     if held:
         which = ", ".join(held)
-        return DryRun(held=f"its type cannot be changed while it is used by {which}")
+        return Retyping(held=f"its type cannot be changed while it is used by {which}")
     return replace(_of_values(conn, live, role, ours), drops=tuple(checks))
 
 
-def _of_values(conn: Connection, live: Live, role: str, ours: Any) -> DryRun:
+def _of_values(conn: Connection, live: Live, role: str, ours: Any) -> Retyping:
     column = live.columns[role]
     at = (conn, live.name, column.name)
     try:
@@ -141,20 +141,20 @@ def _of_values(conn: Connection, live: Live, role: str, ours: Any) -> DryRun:
             return _statuses(catalogue.values_as_numbers(*at, limit=20))
         if role in NUMBERS:
             odd = catalogue.not_whole(*at)
-            return DryRun(f"it holds {', '.join(odd)}, which would be changed" if odd else "")
+            return Retyping(f"it holds {', '.join(odd)}, which would be changed" if odd else "")
         if role in INSTANTS and not isinstance(column.kind, sa.DateTime):
             count = catalogue.filled(*at)
             text = f"{count:,} of its values would have to be read as instants of some time zone"
-            return DryRun(text if count else "")
+            return Retyping(text if count else "")
         if (length := length_of(ours)) and (count := catalogue.longer_than(*at, length)):
-            return DryRun(f"{count:,} of its values are longer than {length} characters")
+            return Retyping(f"{count:,} of its values are longer than {length} characters")
     except DBAPIError as error:
         raise_lost(error)
-        return DryRun("what it holds cannot be read as that type")
-    return DryRun()
+        return Retyping("what it holds cannot be read as that type")
+    return Retyping()
 
 
-def _statuses(found: Sequence[tuple[str | None, str | None, int]]) -> DryRun:
+def _statuses(found: Sequence[tuple[str | None, str | None, int]]) -> Retyping:
     """Only rows that say one of the four numbers keep their meaning."""
     shown = ", ".join(f"{'NULL' if v is None else v} ({n:,})" for v, _, n in found)
     for text, number, _ in found:
@@ -164,8 +164,8 @@ def _statuses(found: Sequence[tuple[str | None, str | None, int]]) -> DryRun:
         except InvalidOperation:
             same = False
         if not same or value not in (-1, 0, 1, 2):
-            return DryRun(f"its rows hold {shown}, which a change of the type would not keep")
-    return DryRun(holds=f"status of the rows, as before: {shown}" if found else "")
+            return Retyping(f"its rows hold {shown}, which a change of the type would not keep")
+    return Retyping(holds=f"status of the rows, as before: {shown}" if found else "")
 
 
 def _retyped(live: Live, role: str, column: Column) -> tuple[str, ...]:

@@ -212,7 +212,6 @@ def _asked(text: str | None) -> dict[str, Any]:
 def record(conn: Connection, t: Tables, op_id: int, ids: Sequence[int]) -> int:
     """Record the state of these messages before it is changed; return how many exist. In the
     transaction of the change, after the rows were locked; at most `max_ids` ids."""
-
     if not ids:
         return 0
     c = t.cols()

@@ -336,7 +336,6 @@ def counts(
 def given_up(conn: Connection, t: Tables, job_id: int) -> Capped:
     """How many messages of a job are dead and not discarded, among its first
     DEAD_LOOKED_AT failed ones."""
-
     source = t.message.alias()
     c = t.cols(source)
     spent = sa.and_(sa.not_(t.tries_left(c)), sa.not_(discarded(t, c)))
@@ -422,7 +421,6 @@ def holds_up(t: Tables, c: Cols) -> list[ColumnElement[bool] | None]:
 def held_up(conn: Connection, t: Tables, ids: Sequence[int]) -> dict[int, list[str]]:
     """Those of the messages that are dead and hold something up: msg_id -> "its object" and "its
     job 5"."""
-
     t = readable(conn, t) if ids else t
     if not ids or (t.spec.on_dead != "block" and not is_there(t)):
         return {}

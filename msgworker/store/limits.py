@@ -161,7 +161,6 @@ def take(conn: Connection, t: Tables, topic: str, free: Free, count: int) -> Non
 
 def holders(conn: Connection, t: Tables, topic: str) -> Counter[str | None]:
     """How many messages of a topic are at 1, by their owner; None = a foreign consumer."""
-
     none = topic == DEFAULT_TOPIC
 
     def asked(c: Cols) -> ColumnElement[bool]:

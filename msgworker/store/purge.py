@@ -86,7 +86,6 @@ def lock(conn: Connection, t: Tables, ids: Sequence[int], old: Old) -> list[int]
 def delete(conn: Connection, t: Tables, ids: Sequence[int], beside: Sequence[sa.Table]) -> int:
     """Delete messages that are locked, and what stands about them in our tables `beside` it. How
     many are gone: a trigger may keep some, or put them back, without an error."""
-
     for table in beside:
         where = (table.c.table_name.in_(names(t)), t.among(table.c.msg_id))
         conn.execute(sa.delete(table).where(*where), {"mw_ids": list(ids)})

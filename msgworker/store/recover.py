@@ -48,7 +48,7 @@ def flagged_by(
         running = rows.of_running(
             t,
             lambda c: [_unordered(c).label("i")],
-            lambda c: [_owner(c) == who, _unordered(c) > behind],
+            lambda c: [c["claimed_by"] == who, _unordered(c) > behind],
         )
         f = running.subquery("f").c
         return sa.select(f.i).order_by(f.i).limit(most)
@@ -64,7 +64,7 @@ def owners(conn: Connection, t: Tables) -> list[Owner]:
 
     def build() -> Any:
         owned = rows.of_running(
-            t, lambda c: [_owner(c).label("o")], lambda c: [_owner(c).is_not(None)]
+            t, lambda c: [c["claimed_by"].label("o")], lambda c: [c["claimed_by"].is_not(None)]
         )
         return sa.select(owned.subquery("f").c.o).distinct()
 
@@ -83,7 +83,7 @@ def recover(
     """Give these rows back, each with a try counted; return how many were still flagged by
     `dead_id` and free to be changed: neither settled meanwhile nor locked. into: gets their ids. In
     the caller's transaction; at most BATCH ids."""
-    whose = [t.mine(t.cols(), _value(dead_id))]
+    whose = [t.mine(t.cols(), sa.literal(dead_id, _kind(dead_id)))]
     return _recover(conn, t, ids, whose, by=shown(dead_id), text=text, into=into)
 
 
@@ -295,7 +295,6 @@ def still_flagged(conn: Connection, t: Tables, seen: Mapping[int, int]) -> Found
     """Which messages, given with their tries as they were claimed, are flagged as they were then.
     For a table without owners, after a new lease was registered: until its end they cannot be
     released (ops/upkeep.py). It does not wait for the locks of a release that had begun before."""
-
     c, found = t.cols(), Found(set(), set())
     for tries_seen in sorted(set(seen.values())):
         whose = _ours(t, tries_seen)
@@ -311,14 +310,6 @@ def still_flagged(conn: Connection, t: Tables, seen: Mapping[int, int]) -> Found
 
 def _kind(owner: Owner) -> Any:
     return AnyText() if isinstance(owner, str) else sa.LargeBinary()
-
-
-def _value(owner: Owner) -> ColumnElement[Any]:
-    return sa.literal(owner, _kind(owner))
-
-
-def _owner(c: Cols) -> ColumnElement[Any]:
-    return c["claimed_by"]
 
 
 def _unordered(c: Cols) -> ColumnElement[Any]:

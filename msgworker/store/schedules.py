@@ -138,7 +138,6 @@ def first_version(at: datetime) -> int:
 
 def change(conn: Connection, t: Tables, seen: Stored, values: dict[str, Any]) -> bool:
     """Change the columns in `values`, if the row is as it was seen; False if it is not."""
-
     change = sa.update(SCHEDULE.of(t)).where(*_as_seen(t, seen))
     new = change.values(version=SCHEDULE.of(t).c.version + 1, **values)
     return conn.execute(new).rowcount == 1
@@ -234,7 +233,6 @@ def send_now(conn: Connection, t: Tables, of: Stored, row: dict[str, Any]) -> An
 
 def _count(conn: Connection, t: Tables, of: Stored, found: Fired) -> None:
     """Count what was skipped and replaced, of a row that this transaction has changed."""
-
     c = SCHEDULE.of(t).c
     counts = {
         "skipped": c.skipped + len(found.skipped),
@@ -247,7 +245,6 @@ def _count(conn: Connection, t: Tables, of: Stored, found: Fired) -> None:
 def waits(conn: Connection, t: Tables, of: Stored) -> bool:
     """Whether a message of the topic and object of a schedule waits: it has not begun, or failed
     and is to be tried again."""
-
     c = t.cols()
     key = sa.literal(t.key(object_of(t, of.object_id)), t.key_type)
     query = t.hinted(sa.select(c.msg_id), t.message, "object")
@@ -297,7 +294,6 @@ def rows_of(t: Tables, of: Schedule | Stored, ticks: Sequence[datetime]) -> list
 def tick_of(conn: Connection, t: Tables, msg_id: int) -> datetime | None:
     """For which instant a schedule has sent a message; None for other messages, and for a value
     that is no instant."""
-
     c = t.cols()
     if c.scheduled_for is None:
         return None

@@ -260,7 +260,6 @@ def _waiting(new: dict[str, Any]) -> dict[str, Any]:
 
 def give_up(conn: Connection, t: tables.Tables, found: Holder, key: str) -> None:
     """Free the key of a message that holds it while it is open."""
-
     kept = sa.func.coalesce(t.cols().unique_kept, tables.ZERO) == tables.ONE
     where = (*_holds(t, found, key), sa.not_(kept), tables.key_counts(t, t.cols()))
     change = sa.update(t.message).where(*where).values(t.values(unique_key=sa.null()))

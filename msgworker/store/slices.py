@@ -107,7 +107,6 @@ def without_object(
 
 def open_in(conn: Connection, t: Tables, role: str, value: Any, *, objects: bool = False) -> bool:
     """Whether a message of the slice waits; None = of no slice. objects: one that has an object."""
-
     c = t.cols()
     which = t.slice_key(c, role) == value  # None: IS NULL
     query = t.hinted(sa.select(ONE), t.message, SLICES[role]).where(which, t.slice_rows(c, role))

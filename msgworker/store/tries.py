@@ -212,7 +212,6 @@ def of(
     conn: Connection, t: Tables, ids: Sequence[int], *, traces: bool = False
 ) -> dict[int, list[Try]]:
     """The kept tries of the messages that have failed, oldest first. traces: with tracebacks."""
-
     c = t.failed_try.c
     columns = [c.msg_id, c.try_no, c.kind, c.instance, c.started_at, c.ended_at]
     columns += [c.error, c.fingerprint, *([c.traceback] if traces and t.keeps(c.traceback) else [])]
@@ -258,7 +257,6 @@ def group_of(last_try: str | None, error: str | bytes | None, tries: int) -> str
 
 def in_group(conn: Connection, t: Tables, ids: Sequence[int], group: str) -> list[int]:
     """Those of the failed messages that are of a group, in their order."""
-
     c = t.cols()
     query = sa.select(c.msg_id, *group_columns(t, c)).where(t.among(c.msg_id))
     rows = among_ids(conn, t, query, ids)

@@ -56,12 +56,12 @@ def _instants(*names: str, nullable: bool = False) -> Iterable[sa.Column[Any]]:
 
 
 def _number(
-    name: str, *, least: str = "0", big: bool = True, about: str | None = None
+    name: str, *, default: str = "0", big: bool = True, about: str | None = None
 ) -> sa.Column[Any]:
     """about: what is so without the column, which a later version has added."""
     kind = sa.BigInteger() if big else sa.Integer()
     info = None if about is None else {columns.ADDED: about}
-    return sa.Column(name, kind, nullable=False, server_default=sa.text(least), info=info)
+    return sa.Column(name, kind, nullable=False, server_default=sa.text(default), info=info)
 
 
 # --- What every instance needs: leases, items, failed tries.
@@ -205,8 +205,8 @@ def LIMIT(_: Database) -> Iterable[sa.Column[Any]]:
     yield sa.Column("topic", types.KeyText(columns.MAX_TOPIC), primary_key=True)
     yield sa.Column("max_running", sa.Integer())
     yield _number("rate_starts", big=False)
-    yield _number("rate_seconds", least="1", big=False)
-    yield _number("burst", least="1", big=False)
+    yield _number("rate_seconds", default="1", big=False)
+    yield _number("burst", default="1", big=False)
     yield _number("full_us")
     yield _number("version")
     yield sa.Column("declared_by", types.plain_text(64), nullable=False)

@@ -449,8 +449,7 @@ class Tables(ABC):
 
     def slice_value(self, c: columns.Cols, role: str) -> ColumnElement[Any]:
         """The slice of a row; NULL, from a foreign producer, counts as shard 0."""
-        column = Tables.slice_key(self, c, role)
-        return sa.func.coalesce(column, ZERO) if role == "shard" else column
+        return sa.func.coalesce(c[role], ZERO) if role == "shard" else c[role]
 
     def object_is_running(self, of: columns.Cols) -> ColumnElement[bool]:
         """Another row of the object is flagged."""
@@ -601,9 +600,7 @@ class Tables(ABC):
 
     def slice_key(self, c: columns.Cols, role: str) -> ColumnElement[Any]:
         """The column of a slice as in its index."""
-        column: ColumnElement[Any] | None = getattr(c, role)
-        assert column is not None
-        return column
+        return c[role]
 
     def null_shard_apart(self, role: str) -> bool:
         """Whether rows of no shard, which count as shard 0, have entries apart from its own; only a
