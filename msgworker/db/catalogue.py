@@ -19,9 +19,19 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.types import TypeEngine
 
-from msgworker.db.database import At, Database, IdSource, Trouble, of, of_dialect, printing, quoted
+from msgworker.db.database import (
+    At,
+    Database,
+    IdSource,
+    Trouble,
+    of,
+    of_any_type,
+    of_dialect,
+    printing,
+    quoted,
+)
 from msgworker.db.errors import raise_lost, trouble
-from msgworker.db.types import NUMBERS, ColumnLimit, of_any_type
+from msgworker.db.types import NUMBERS, ColumnLimit
 from msgworker.errors import ConfigError
 
 
@@ -116,9 +126,7 @@ def table_size(conn: sa.Connection, table: sa.Table) -> tuple[int, int] | None:
     """
     query = of(conn).table_size
     found = asked(conn, query, table).first() if query else None
-    if found is None:
-        return None
-    rows, indexes = tuple(found)
+    rows, indexes = (None, None) if found is None else tuple(found)
     return None if rows is None else (int(rows), int(indexes or 0))
 
 
@@ -231,11 +239,8 @@ class Trait:
 def hooks_of(conn: sa.Connection, table: sa.Table) -> list[Trait]:
     """Of a table's rules its triggers, and the policies for this login: they may be added at any
     time, without a word to those who work on it."""
-    return [
-        trait
-        for trait in traits_of(conn, table, object_id="", guard="", only=HOOKS)
-        if trait.kind in HOOKS
-    ]
+    found = traits_of(conn, table, object_id="", guard="", only=HOOKS)
+    return [trait for trait in found if trait.kind in HOOKS]
 
 
 HOOKS = ("trigger", "policy")
@@ -269,11 +274,8 @@ def traits_of(
     kinds that are looked for, () = all.
     """
     database = of(conn)
-    queries = [
-        query
-        for query in database.rule_queries
-        if not only or any(f"'{kind}'" in query for kind in only)
-    ]
+    wanted = [f"'{kind}'" for kind in only] or [""]
+    queries = [query for query in database.rule_queries if any(one in query for one in wanted)]
     known = {"object": object_id, "guard": guard}
     found = _rows(conn, " UNION ALL ".join(queries), table, known)
     if found is None:  # an older server lacks some: query each separately

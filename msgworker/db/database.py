@@ -225,6 +225,16 @@ class Was(NamedTuple):
 NOTHING = Was()
 
 
+@contextmanager
+def of_any_type() -> Iterator[None]:
+    """Without SQLAlchemy's warnings of types that it does not know: a user's table may have such,
+    and of those that matter `schema/requirements.py` says what is wrong."""
+    with warnings.catch_warnings():
+        # Where two threads do so at once the filter may stay: it is of this one text.
+        warnings.filterwarnings("ignore", "Did not recognize type", sa.exc.SAWarning)
+        yield
+
+
 class LiveIndex(NamedTuple):
     """An index in the catalogue. columns: None for an expression. finished: its creation was not
     interrupted, on any partition. where: its predicate; None = it has none, or the database has no
@@ -807,8 +817,7 @@ class Database:
     ) -> dict[str, LiveIndex]:
         """The indexes of a table that is there, those on expressions included, by their lower-case
         names. inspector: one that may know them already."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # "skipped ... reflection of expression-based index"
+        with of_any_type():
             found = (inspector or sa.inspect(conn)).get_indexes(table.name, schema=table.schema)
         return {
             str(one["name"]).lower(): LiveIndex(bool(one["unique"]), tuple(one["column_names"]))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import codecs
 import re
 import socket
-import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
@@ -508,8 +507,7 @@ class MySQL(database.Database):
 
     def weak_storage(self, inspector: Inspector, name: str, schema: str | None) -> str:
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of types that it does not know
+            with database.of_any_type():
                 options = inspector.get_table_options(name, schema=schema)
         except NoSuchTableError:  # a view
             return ""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -18,16 +16,6 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from msgworker.db.database import Database, of_dialect
 from msgworker.payload import BEGINNING, fitting, shown
-
-
-@contextmanager
-def of_any_type() -> Iterator[None]:
-    """Without SQLAlchemy's warnings of types that it does not know: a user's table may have such,
-    and of those that matter `schema/requirements.py` says what is wrong."""
-    with warnings.catch_warnings():
-        # Where two threads do so at once the filter may stay: it is of this one text.
-        warnings.filterwarnings("ignore", "Did not recognize type", sa.exc.SAWarning)
-        yield
 
 
 class OfDatabase(FunctionElement[Any]):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,9 +15,9 @@ from sqlalchemy.types import NullType
 
 from msgworker.db import catalogue
 from msgworker.db.clock import Instants, instants_of, now
-from msgworker.db.database import At, Database, LiveIndex, of, printing
+from msgworker.db.database import At, Database, LiveIndex, of, of_any_type, printing
 from msgworker.db.errors import is_overtime, reason_of
-from msgworker.db.types import ColumnLimit, exact, of_any_type
+from msgworker.db.types import ColumnLimit, exact
 from msgworker.errors import SchemaError
 from msgworker.message import UNWRITABLE
 from msgworker.table.build import live_names
@@ -91,14 +90,13 @@ def is_primary(inspector: Inspector, spec: MessageTable, column: str) -> bool:
 
 
 def is_unique(inspector: Inspector, spec: MessageTable, column: str) -> bool:
-    """Whether it is that, or has a unique constraint or index of its own."""
+    """Whether it is that, or has a unique constraint or index of its own, which has all rows."""
     if is_primary(inspector, spec, column):
         return True
-    at: dict[str, Any] = {"table_name": spec.bare_name, "schema": spec.schema}
-    with warnings.catch_warnings(action="ignore"):  # of indexes on expressions, left out rightly
-        found: list[Any] = [*inspector.get_unique_constraints(**at)]
-        found += [i for i in inspector.get_indexes(**at) if i["unique"]]
-    return any(list(one["column_names"]) == [column] for one in found)
+    conn = on(inspector)
+    found = of(conn).indexes_of(conn, bare(spec), inspector).values()
+    whole = [one for one in found if one.unique and one.finished and one.where is None]
+    return any(one.columns == (column,) for one in whole)
 
 
 # --- The message table: which one it is, and what it lacks of what its MessageTable names.

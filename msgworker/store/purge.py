@@ -14,8 +14,8 @@ from sqlalchemy import ColumnElement, Connection
 
 from msgworker.db.catalogue import asked, column_types, policies_of
 from msgworker.db.clock import UtcDateTime, utc_of
-from msgworker.db.database import of
-from msgworker.db.types import NamedType, bytewise, of_any_type
+from msgworker.db.database import of, of_any_type
+from msgworker.db.types import NamedType, bytewise
 from msgworker.errors import ConfigError, SchemaError
 from msgworker.message import Status
 from msgworker.store import items, jobs

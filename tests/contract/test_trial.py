@@ -388,6 +388,14 @@ def test_a_key_of_several_columns_is_told_with_what_mends_it(database, make_app)
     assert app.create_schema()
 
 
+@pytest.mark.requires("partial_indexes")
+def test_an_index_of_some_rows_keeps_no_ids_unique(database, make_app):
+    foreign_table(database, msgID="INTEGER NOT NULL")
+    run(database, "CREATE UNIQUE INDEX of_new ON tb_cus_msg (msgID) WHERE status = 0")
+    with pytest.raises(SchemaError, match=r"(?i)msgid is not unique"):
+        make_app(table=SEED).create_schema()
+
+
 def test_a_payload_of_bytes_is_sent_and_read(database, make_app):
     kind = {"sqlite": "BLOB", "postgresql": "BYTEA", "mariadb": "BLOB"}.get(database.name)
     if kind is None:
