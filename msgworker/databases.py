@@ -198,8 +198,8 @@ class Databases(Declaring):
         tables = app.tables
         if not tables.has("shard"):
             raise SchemaError(
-                f"table {tables.spec.name} of database {name} has no column shard, which says "
-                "where an object belongs"
+                f"table {tables.spec.name} of database {name} has no column shard of numbers, "
+                "which says where an object belongs"
             )
         strange = [n for n in range(self.shards) if n not in self.homes[name]]
         with reaching(app._own), connecting(app._own) as conn:

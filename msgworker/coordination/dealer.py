@@ -184,10 +184,8 @@ class Dealer:
     def _tables(self) -> Tables:
         t = self._app.tables
         if not t.has("instance_type"):
-            add = apply.adding_column(self._app.engine, self._app.table, "instance_type")
-            raise errors.SchemaError(
-                f"a Dealer needs a column in table {t.spec.name}. Add it: {add}"
-            )
+            needs = apply.column_needed(self._app.engine, t.spec, "instance_type")
+            raise errors.SchemaError(f"a Dealer needs {needs}")
         return t
 
     def _deal_all(self, t: Tables, check: Any, stopping: threading.Event) -> int:

@@ -162,6 +162,11 @@ NUMBERS: tuple[Any, ...] = (sa.Integer, sa.Numeric, sa.Float)
 """Since SQLAlchemy 2.1 a Float is no Numeric."""
 
 
+def takes_numbers(kind: TypeEngine[Any]) -> bool:
+    """Whether a column of this type may hold a number; so may one whose type is not known."""
+    return isinstance(exact(kind), (*NUMBERS, sa.types.NullType))
+
+
 class AnyText(TypeDecorator[str]):
     """A text that was read from a column and is used as a parameter, also if it is not UTF-8."""
 

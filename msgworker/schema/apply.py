@@ -611,10 +611,18 @@ def add_with_default_for_new(
     return made
 
 
-def adding_column(engine: Engine, spec: MessageTable, role: str) -> str:
-    """The statement that adds the column of a role to a live table."""
-    table = tables_for(spec, database_of(engine)).message
-    return add_columns(engine.dialect, table, [table.c[spec.names()[role]]])
+def column_needed(engine: Engine, spec: MessageTable, role: str) -> str:
+    """What a live table has to have that is without the column of a slice."""
+    table, name = tables_for(spec, database_of(engine)).message, spec.names()[role]
+    with connecting(engine) as conn:
+        there = describe.by_name(columns_of(sa.inspect(conn), table.name, table.schema))
+    if (one := there.get(name.lower())) is not None:
+        return (
+            f"whole numbers in column {name} of table {spec.name}, but it is "
+            f"{describe.said(one['type'])}: name another column, MessageTable({role}=...)"
+        )
+    add = add_columns(engine.dialect, table, [table.c[name]])
+    return f"a column in table {spec.name}. Add it: {add}"
 
 
 def slice_index(engine: Engine, t: Tables, role: str) -> str:

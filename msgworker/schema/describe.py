@@ -33,7 +33,7 @@ from msgworker.table.columns import (
     REQUIRED,
     ROLES,
 )
-from msgworker.table.spec import MessageTable, named_where, where_problem
+from msgworker.table.spec import MessageTable, found_in, named_where, where_problem
 from msgworker.table.tables import Tables
 
 # --- Any table.
@@ -341,6 +341,8 @@ def read(
         described = catalogue.columns_of(inspector, spec.bare_name, spec.schema)
     every = {str(c["name"]): _column(c) for c in described}
     names, table = live_names(spec, kinds_of(described)), bare(spec)
+    named = {*asked_for(spec), *spec.slices}  # not another's, whatever it holds
+    names |= {role: n for role, n in found_in(every, spec.names()).items() if role in named}
     ids, guard = names.get("object_id", ""), spec.index_name("guard")
     traits = catalogue.traits_of(conn, table, object_id=ids, guard=guard)
     changed: dict[str, dict[str, Any]] = {

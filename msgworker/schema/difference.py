@@ -19,7 +19,7 @@ from sqlalchemy.types import NullType
 from msgworker.db.catalogue import holds_json, is_lob, max_number, max_text, takes_any_text
 from msgworker.db.clock import UtcDateTime
 from msgworker.db.database import HIDDEN, Database, LiveIndex
-from msgworker.db.types import exact
+from msgworker.db.types import exact, takes_numbers
 from msgworker.message import ends_at
 from msgworker.schema import describe, repairs
 from msgworker.schema.describe import Column, Live, LiveTable, has_none, said
@@ -267,9 +267,24 @@ def _numbers(live: Live) -> Iterator[repairs.Fault]:
             yield repairs.typed(live, role, column, f"column {column.name} ({role}) {why}")
 
 
+def _slices(live: Live) -> Iterator[repairs.Fault]:
+    """Columns that were named, or are in an index of slices, and can hold none; of the others of
+    these names nothing is known."""
+    asked = describe.asked_for(live.spec)
+    for role, column in _there(live, {*columns.SLICES} & {*asked, *live.spec.slices}):
+        text = f"column {column.name} ({role}) is {said(column.kind)}, but must be "
+        if role == "shard" and not takes_numbers(column.kind):
+            text += "a whole number: App.send does not fill it, and no scope can be over it"
+            yield repairs.typed(live, role, column, text, is_needed=role in asked)
+        elif role != "shard" and not (live.database.loose_types or takes_any_text(column.kind)):
+            text += "a text: no Dealer can write it"
+            yield repairs.typed(live, role, column, text, is_needed=False)
+
+
 def mistyped(live: Live) -> list[repairs.Fault]:
     """Why the statements cannot even be run: the columns that must be there hold no numbers."""
-    return [fault for fault in _numbers(live) if fault.role in columns.REQUIRED]
+    found = [fault for fault in _numbers(live) if fault.role in columns.REQUIRED]
+    return found + [fault for fault in _slices(live) if fault.needed]
 
 
 def _number_problem(live: Live, role: str, kind: Any) -> str:
@@ -482,9 +497,8 @@ def _domains(live: Live) -> Iterator[repairs.Fault]:
             yield repairs.typed(live, role, column, text)
 
 
-# A column that producers fill is judged by its name, all others by what they hold. A slice has no
-# judge: a wrong one fails in the scopes that use it, and in nothing else.
+# A column that producers fill is judged by its name, all others by what they hold.
 JUDGES: tuple[Callable[[Live], Iterator[repairs.Fault]], ...] = (
     # Types first: a domain may refuse the NULL that takes the place of what is empty.
-    *(_numbers, _sent, _keys, _texts, _instants, _ids, _domains, _nulls, _defaults),
+    *(_numbers, _slices, _sent, _keys, _texts, _instants, _ids, _domains, _nulls, _defaults),
 )

@@ -134,8 +134,8 @@ class KnownTables:
     def check_slices(self, scope: str, role: str) -> None:
         """Raise SchemaError if the column of a scope's slices is missing; warn if its index is."""
         if not self.read().has(role):
-            add = apply.adding_column(self._engine, self._spec, role)
-            raise SchemaError(f"{scope} needs a column in table {self._spec.name}. Add it: {add}")
+            needs = apply.column_needed(self._engine, self.read().spec, role)
+            raise SchemaError(f"{scope} needs {needs}")
         index = apply.slice_index(self._engine, self.read(), role)
         if index:
             text = "table %s: without an index %s also reads the messages of all others; run: %s"
@@ -291,7 +291,7 @@ def resolve(
         no_null=no_null(as_is),
         **describe.facts(as_is, traced=with_headers),
     )
-    asked_for = describe.asked_for(t.spec) - set(t.names)
+    asked_for = describe.asked_for(t.spec) - {*t.names, *as_is.columns}
     lacking = [name for role, name in t.spec.names().items() if role in asked_for]
     problems = [f"missing column {', '.join(lacking)}"] if lacking else []
     problems += [faults_text(wrong)] if (wrong := mistyped(as_is)) else []

@@ -17,7 +17,7 @@ from msgworker.db.database import Was
 from msgworker.db.errors import raise_lost
 from msgworker.schema.describe import Check, Column, Live, Retyping
 from msgworker.table.build import tables_for
-from msgworker.table.columns import INSTANTS, NUMBERS, REQUIRED, ROLES
+from msgworker.table.columns import INSTANTS, REQUIRED, ROLES
 
 REMAKE = "a column cannot be changed there: create the table again"
 EMPTIED = tuple(name for name, role in ROLES.items() if role.emptied)
@@ -110,7 +110,7 @@ def typed(live: Live, role: str, column: Column, text: str, *, is_needed: bool =
             f"{name} ({' '.join(check.split())[:200]})" for name, check in tried.drops
         )
         text += f"; CHECK {shown} is dropped, since it is of the old type: make one for the new"
-    if not live.database.loose_types or live.strict:
+    if is_needed or not live.database.loose_types or live.strict:
         text, fix = with_way_out(live, role, text, fix)
     return Fault("types", is_needed, text, fix, role, tried.holds or None)
 
@@ -139,7 +139,7 @@ def _of_values(conn: Connection, live: Live, role: str, ours: Any) -> Retyping:
     try:
         if role == "status":
             return _statuses(catalogue.values_as_numbers(*at, limit=20))
-        if role in NUMBERS:
+        if isinstance(ours, sa.Integer):
             odd = catalogue.not_whole(*at)
             return Retyping(f"it holds {', '.join(odd)}, which would be changed" if odd else "")
         if role in INSTANTS and not isinstance(column.kind, sa.DateTime):

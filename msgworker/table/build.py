@@ -481,7 +481,7 @@ def live_names(spec: MessageTable, present: Mapping[str, TypeEngine[Any]]) -> di
     `shard` that holds no numbers is another's, which `App.send` must not write."""
     found = found_in(present, spec.names())
     kind = present.get(found.get("shard", ""))
-    if not (kind is None or isinstance(kind, (*types.NUMBERS, sa.types.NullType))):
+    if kind is not None and not types.takes_numbers(kind):
         del found["shard"]
     return found
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import uuid
+from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -10,8 +12,11 @@ from typing import Any
 import pytest
 from tenacity.wait import wait_none
 
-from msgworker import ConfigError, Context, Message, MessageTable
+from msgworker import ConfigError, Context, Message, MessageTable, SchemaError
+from msgworker.coordination import DatabaseLocks, Partitions
+from msgworker.doctor import Severity
 from tests.support.apps import created
+from tests.support.doctor import run
 from tests.support.rows import Table, send
 from tests.support.tables import OTHER_NAMES, SEED, make_table, seed_table
 from tests.support.waiting import launched, until
@@ -118,6 +123,39 @@ def test_a_column_shard_that_holds_texts_is_theirs(database, make_app):
     assert app.drain(linger=0).done == 2
     with app.engine.connect() as conn:
         assert conn.exec_driver_sql("SELECT DISTINCT shard FROM tb").all() == [("eu-west",)]
+
+
+def test_a_column_of_slices_that_is_there_is_not_said_to_be_missing(database, make_app, subtests):
+    """Nor is one that holds numbers of another type."""
+    make_table(database, shard="VARCHAR(20)", part="VARCHAR(20)")
+    with subtests.test("a scope over a column that was not named"):
+        app = created(make_app(table=MessageTable("tb")))
+        app.add_handler(None, lambda msg: None)
+        with closing(DatabaseLocks(app.engine)) as locks, pytest.raises(SchemaError) as caught:
+            app.drain(scope=Partitions(locks))
+        assert "whole numbers in column shard of table tb, but it is VARCHAR(20)" in str(
+            caught.value
+        )
+    with subtests.test("a column that was named"):
+        app = make_app(table=MessageTable("tb", shard="part"))
+        with pytest.raises(SchemaError, match=r"part \(shard\) is VARCHAR\(20\), but must be a wh"):
+            _ = app.tables
+        (found,) = [one for one in app.ops.doctor() if "(shard)" in one.text]
+        assert found.severity is Severity.NEEDED
+        run(database, *found.fix or re.findall(r"add a column \((.*?)\) and", found.text))
+        table = MessageTable("tb", shard="part" if found.fix else "part_2")
+        assert created(make_app(table=table)).tables.has("shard")
+
+
+@pytest.mark.parametrize("kind", ["NUMERIC(10)", "a_number"])
+def test_a_shard_may_be_any_number(postgresql, make_app, kind):
+    run(postgresql, "CREATE DOMAIN a_number AS integer")
+    make_table(postgresql, part=kind)
+    app = created(make_app(table=MessageTable("tb", shard="part")))
+    send(app, "a", None, topic="default")
+    app.add_handler(None, lambda msg: None)
+    with closing(DatabaseLocks(app.engine)) as locks:
+        assert app.drain(scope=Partitions(locks), linger=0).done == 2
 
 
 @pytest.mark.quick
