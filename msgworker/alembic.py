@@ -38,10 +38,8 @@ _OF_OTHERS = {one.index[0] for one in OWN if one.index is not None}
 _SUFFIXES = [one for one in INDEXES if one not in _OF_OTHERS]
 _INDEX = re.compile(rf"{_PART}{_RULE}_({'|'.join(_SUFFIXES)})$")
 _PARTITION = re.compile(rf"{columns.DEFAULT_NAME}_p\d+")
-_COLUMN = re.compile(
-    rf"(?:{columns.OPEN_OBJECT}|{columns.URGENT_RANK}){_PART}{_RULE}"
-    rf"|(?:{columns.RUNNING_OBJECT}|{columns.FAILED_MARK}|{columns.HELD_KEY}|{columns.JOB_STATUS}){_PART}"
-)
+_HIDDEN = (columns.OPEN_OBJECT, columns.RUNNING_OBJECT, columns.FAILED_MARK)
+_COLUMN = re.compile(rf"({'|'.join([*_HIDDEN, *columns.HIDDEN.values()])}){_PART}{_RULE}")
 
 
 def include_object(

@@ -322,15 +322,11 @@ def own_tables(t: Tables, *needs: Need) -> tuple[sa.Table, ...]:
 @dataclass(frozen=True, slots=True)
 class Version:
     """One version. adds: tables of ours without `msgworker_`, columns as table.column (the message
-    table is `message`), its indexes as message:suffix."""
+    table is `message`), its indexes as message:suffix. What it adds by ROLES is not named."""
 
     number: int
     about: str
     adds: tuple[str, ...] = ()
-
-
-def _columns(number: int) -> tuple[str, ...]:
-    return tuple(f"message.{role.name}" for role in columns.ROLES.values() if role.since == number)
 
 
 VERSIONS = (
@@ -345,25 +341,19 @@ VERSIONS = (
     ),
     Version(3, "tracebacks of tries, totals of items", ("try.traceback", "item.total")),
     Version(4, "locks", ("lock",)),
-    Version(
-        5,
-        "priorities",
-        (*_columns(5), f"message.{columns.URGENT_RANK}", f"message:{columns.URGENT}"),
-    ),
-    Version(
-        6, "unique keys", (*_columns(6), f"message.{columns.HELD_KEY}", f"message:{columns.UNIQUE}")
-    ),
+    Version(5, "priorities"),
+    Version(6, "unique keys"),
     Version(7, "limits of topics", ("limit",)),
-    Version(8, "schedules", ("schedule", *_columns(8))),
+    Version(8, "schedules", ("schedule",)),
     Version(9, "requests to cancel", ("cancel",)),
     Version(10, "history for charts", ("history",)),
-    Version(11, "headers of traces", _columns(11)),
+    Version(11, "headers of traces"),
     Version(12, "keys of requests", ("operation.request_key", "operation:key")),
     Version(
         13,
         "jobs, overlap of schedules and why they are paused",
         (
-            *("job", *_columns(13), f"message.{columns.JOB_STATUS}", f"message:{columns.JOB}"),
+            "job",
             *(f"schedule.{name}" for name in ("overlap", "skipped", "replaced", "paused_reason")),
         ),
     ),
@@ -372,7 +362,12 @@ NEWEST = VERSIONS[-1].number
 LEAST = 1
 """The oldest version whose code may work on the newest schema. All versions since have only added:
 one that takes something away, or gives it another meaning, must raise it to its own number."""
-_ADDED = {name: version.number for version in VERSIONS for name in version.adds}
+_ADDED = {name: version.number for version in VERSIONS for name in version.adds} | {
+    name: role.since
+    for role in columns.ROLES.values()
+    if role.since > 1
+    for name in (f"message.{role.name}", f"message.{role.hidden}", f"message:{role.index}")
+}
 
 
 def version_of(name: str) -> int:

@@ -37,8 +37,8 @@ UNIQUE = "unique"
 JOB = "job"
 """The suffix of the index of messages by their job."""
 URGENT_RANK, HELD_KEY, JOB_STATUS = "mw_urgent", "mw_unique", "mw_job_status"
+HIDDEN = {URGENT: URGENT_RANK, UNIQUE: HELD_KEY, JOB: JOB_STATUS}
 """Generated columns of these three, on databases that need them for indexes."""
-_HIDDEN = {URGENT: URGENT_RANK, UNIQUE: HELD_KEY, JOB: JOB_STATUS}
 _NO_KEYS = "no message can be sent with a unique key"
 
 
@@ -68,7 +68,7 @@ class ColumnRole:
     @property
     def hidden(self) -> str:
         """The generated column that is made with its index."""
-        return _HIDDEN.get(self.index, "")
+        return HIDDEN.get(self.index, "")
 
 
 _SENT: Any = {"filled": True, "may_be_generated": True}  # what a producer says
