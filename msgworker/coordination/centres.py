@@ -128,14 +128,15 @@ class _Fixed:
 # --- A lock centre from a configuration: "database", redis://..., zookeeper://...
 
 DATABASE = "database"
-REDIS = ("redis", "rediss", "unix")
+_BY_SCHEME: dict[str, type[RedisLocks | ZooKeeperLocks]]
+_BY_SCHEME = {**dict.fromkeys(("redis", "rediss", "unix"), RedisLocks), "zookeeper": ZooKeeperLocks}
 KINDS = '"database", redis://host:6379/0, rediss://..., unix://... or zookeeper://host:2181,host'
 
 
 def check_centre(where: str) -> str:
     """The checked name of a lock centre; raises ConfigError, which shows no password."""
     kind = where.partition("://")[0]
-    if where != DATABASE and kind not in (*REDIS, "zookeeper"):
+    if where != DATABASE and kind not in _BY_SCHEME:
         raise ConfigError(f"locks must be one of {KINDS}")
     if MASK in where:
         raise ConfigError(
@@ -152,10 +153,8 @@ def open_centre(where: str, engine: sa.Engine | None, *, schema: str | None = No
     LocksUnavailable.
     """
     kind = check_centre(where).partition("://")[0]
-    if kind in REDIS:
-        return RedisLocks.from_url(where)
-    if kind == "zookeeper":
-        return ZooKeeperLocks.from_url(where)
+    if kind in _BY_SCHEME:
+        return _BY_SCHEME[kind].from_url(where)
     if engine is None:
         raise ConfigError("locks that are kept in the database need one")
     return DatabaseLocks(engine, schema=schema)
