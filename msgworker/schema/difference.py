@@ -361,14 +361,15 @@ def _texts(live: Live) -> Iterator[repairs.Fault]:
         if has_none(live, column.kind):
             continue
         longest, is_id = max_text(column.kind), role == "claimed_by"
+        made = columns.ROLES[role].type
+        least = max_text(made()) if made else None
         problem = ""
         if not takes_any_text(column.kind):
             problem = f"is {said(column.kind)}, but must be a text"
             is_needed = not live.database.loose_types or _takes_no_text(live, column.kind)
         elif is_id and live.pads(column.kind):
             problem, is_needed = PADDED.format(column.kind), True
-        elif longest is not None and longest < (columns.LONGEST_ID if is_id else columns.MAX_ERROR):
-            least = columns.LONGEST_ID if is_id else columns.MAX_ERROR
+        elif longest is not None and least is not None and longest < least:
             problem = f"takes {longest} characters, {least} are needed"
             problem += "" if is_id else " for whole texts: they are cut"
             is_needed = is_id and not live.database.loose_types
