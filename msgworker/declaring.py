@@ -184,25 +184,10 @@ class Declaring(ABC):
         docs/operate/operations.md.
         Raises HandlerError at once for bad functions and options.
         """
+        options = {name: value for name, value in locals().items() if name not in ("self", "topic")}
         if callable(topic):  # @app.handler without parentheses
             self._declare(None, topic, {})
             return topic
-        options = {
-            "transactional": transactional,
-            "timeout": timeout,
-            "timeout_action": timeout_action,
-            "wait": wait,
-            "max_tries": max_tries,
-            "batch": batch,
-            "group": group,
-            "batch_seconds": batch_seconds,
-            "max_running": max_running,
-            "rate": rate,
-            "burst": burst,
-            "on_done": on_done,
-            "on_dead": on_dead,
-            "when_done": when_done,
-        }
 
         def register(fn: F) -> F:
             self._declare(topic, fn, options)
