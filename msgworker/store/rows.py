@@ -124,8 +124,9 @@ def as_text(t: Tables, column: ColumnElement[Any]) -> ColumnElement[Any]:
 def row_columns(t: Tables, c: Cols, *, ahead: bool = True) -> list[ColumnElement[Any]]:
     """The columns of a Row, in its order. ahead: without the payloads that are not read ahead.
 
-    By place they are read by `bare_rows` (the three counters), `Lane.next_id` and `next_topic`
-    (instance/running/in_flight.py), and behind other columns by claim.py and done.py.
+    By place they are read by `bare_rows` (the three counters), `Lane.next_id`
+    (instance/running/in_flight.py) and `settlements` (writer.py), and behind other columns by
+    claim.py and done.py.
     """
     most = t.spec.max_payload
     payload, oversize = payload_columns(t, c, min(READ_AHEAD, most) if ahead else most)

@@ -22,7 +22,7 @@ from msgworker.events import Claimed
 from msgworker.instance.claiming.capacity import LaneLimit, LimitPoller, RunLength
 from msgworker.instance.connections import Connections
 from msgworker.instance.role import EVERYDAY
-from msgworker.instance.running.in_flight import Lane
+from msgworker.instance.running.in_flight import TOPIC, Lane
 from msgworker.instance.state import Setup, Shared
 from msgworker.message import in_quarantine, topic_of
 from msgworker.store import claim, limits, recover
@@ -240,7 +240,7 @@ LOOK_FOR_RUNS = 8
 """While objects have one message each, only one claim in this many reads runs."""
 KEPT = "no row was changed, without an error: a trigger, a rule or a policy of the table keeps it"
 Queue = Callable[[Sequence[Lane]], None]
-_TOPIC = itemgetter(Row._fields.index("topic"))
+_TOPIC = itemgetter(TOPIC)
 
 
 @dataclass(eq=False)

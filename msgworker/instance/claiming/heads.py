@@ -400,7 +400,8 @@ class Search:
     def look_again_from(self, msg_id: int) -> None:
         """We have given this message back, and perhaps those behind it: look there again."""
 
-    def _forget(self, now: float) -> None:
+    def _forget_now(self, now: float) -> None:
+        """Every FORGET_SECONDS, and after `forget`."""
         self._forget_at = now + FORGET_SECONDS
         self._blocked.clear()
         self._skipped_ids.clear()

@@ -431,7 +431,7 @@ class DrainEnd:
         """Whether a message becomes due, or a lease ends, for which it waits."""
         self.due_in = self.read_due_in(drain)
         if self.due_in is None:
-            waited, self.due_in = self._waited_for_a_lease, self._lease_ends_in(drain)
+            waited, self.due_in = self._waited_for_a_lease, self._wait_for_lease(drain)
             self._waited_for_a_lease = self.due_in is not None
             if waited and self.due_in is None:  # its messages may be free since the last look
                 self._looked_afresh = False
@@ -455,7 +455,8 @@ class DrainEnd:
                 within=self._finder.reach,
             )
 
-    def _lease_ends_in(self, drain: Drain) -> float | None:
+    def _wait_for_lease(self, drain: Drain) -> float | None:
+        """`lease_ends_in` of those that end within the linger."""
         if drain.linger <= 0:
             return None
         ends_in = self.lease_ends_in(self.read_ending(drain))

@@ -360,7 +360,7 @@ class SliceSearch(heads.Search):
         if where is None:
             return heads.Look(complete=True)
         if now >= self._forget_at:
-            self._forget(now)
+            self._forget_now(now)
         slots = 1 if where.exclusive else wanted.slots
         objects, ids = wanted.skip_objects | self._blocked, wanted.skip_ids | self._skipped_ids
         wanted = replace(wanted, slots=slots, skip_objects=objects, skip_ids=ids)

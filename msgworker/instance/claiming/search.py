@@ -189,7 +189,7 @@ class TableSearch(heads.Search):
     def look(self, conn: Connection, wanted: heads.Wanted) -> heads.Look:
         now, want = time.monotonic(), wanted.heads
         if now >= self._forget_at:
-            self._forget(now)
+            self._forget_now(now)
         self._turn += 1
         skip_ids = wanted.skip_ids | self._skipped_ids
         chooser = heads.HeadChooser(self, replace(wanted, skip_ids=skip_ids))
@@ -246,8 +246,8 @@ class TableSearch(heads.Search):
             self._beginning.lower(msg_id)
             self._among.lower(msg_id)
 
-    def _forget(self, now: float) -> None:
-        super()._forget(now)
+    def _forget_now(self, now: float) -> None:
+        super()._forget_now(now)
         self._crowded = False
         self._mark = MIN_ID
         self._own = None

@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 
 from msgworker.errors import HandlerMisuse
 from msgworker.instance.running.outcome import Result
-from msgworker.message import Settled, in_quarantine, topic_of
+from msgworker.message import Settled, in_quarantine
 from msgworker.store.controls import Request
 from msgworker.store.rows import Bare, Row
 
 # --- The in-flight messages of an instance: its lanes, and the handlers that run.
 
 TOPIC = Row._fields.index("topic")
+"""Its place in a row that is read ahead."""
 KEPT_LONG = 10
 
 
@@ -65,12 +66,6 @@ class Lane:
     def next_id(self) -> int | None:
         place, rows = self.place + self.width, self.rows
         return rows[place][0] if place < len(rows) else None
-
-    @property
-    def next_topic(self) -> str | None:
-        """The topic of `next_row`, None = there is none."""
-        place, rows = self.place + self.width, self.rows
-        return topic_of(rows[place][TOPIC]) if place < len(rows) else None
 
     def taken(self) -> list[Row]:
         """The messages of the present try."""

@@ -17,7 +17,7 @@ from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.instance.observers import facts
 from msgworker.instance.role import Outage
 from msgworker.instance.running.handler import Registry
-from msgworker.instance.running.in_flight import Lane
+from msgworker.instance.running.in_flight import TOPIC, Lane
 from msgworker.instance.running.outcome import DONE
 from msgworker.instance.state import Connector, Setup, Shared
 from msgworker.message import (
@@ -200,10 +200,11 @@ def settlements(lanes: Sequence[Lane], setup: Setup, shared: Shared) -> list[Set
     apart, done, new = controls.apart, Outcome.DONE, tuple.__new__
     deletes_done = setup.registry.deletes_done if setup.registry.deletes else None
     for lane in lanes:
-        row = lane.row
-        if lane.result is DONE and row.flaw is None and not (apart and lane.next_topic in apart):
-            place, rows = lane.place + lane.width, lane.rows
-            next_id = rows[place][0] if place < len(rows) else None
+        row, place, rows = lane.row, lane.place + lane.width, lane.rows
+        ahead = rows[place] if place < len(rows) else None
+        stops = apart and ahead is not None and topic_of(ahead[TOPIC]) in apart
+        if lane.result is DONE and row.flaw is None and not stops:
+            next_id = None if ahead is None else ahead[0]
             # Its own `__new__`, with defaults and names, takes three times as long.
             deletes = deletes_done is not None and deletes_done(row)
             values = (row.msg_id, done, next_id, None, 0.0, row.tries, 0, None, (), None, deletes)
