@@ -18,7 +18,7 @@ from msgworker.coordination import database as database_module
 from msgworker.coordination import lease as lease_module
 from msgworker.testing import Clock
 
-LONG_RUNS = 2000
+LONG_RUNS = 800  # half an hour, the most a test may take, on a machine that is busy
 log = logging.getLogger("msgworker.instance")
 numbers = itertools.count()
 
