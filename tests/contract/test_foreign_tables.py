@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tenacity.wait import wait_none
 
-from msgworker import ConfigError, Context, Message, MessageTable, SchemaError
+from msgworker import App, ConfigError, Context, Message, MessageTable, SchemaError
 from msgworker.coordination import DatabaseLocks, Partitions
 from msgworker.doctor import Severity
 from tests.support.apps import created
@@ -148,10 +148,10 @@ def test_a_column_of_slices_that_is_there_is_not_said_to_be_missing(database, ma
 
 
 @pytest.mark.parametrize("kind", ["NUMERIC(10)", "a_number"])
-def test_a_shard_may_be_any_number(postgresql, make_app, kind):
+def test_a_shard_may_be_any_number(postgresql, kind):
     run(postgresql, "CREATE DOMAIN a_number AS integer")
     make_table(postgresql, part=kind)
-    app = created(make_app(table=MessageTable("tb", shard="part")))
+    app = created(App(postgresql.url, table=MessageTable("tb", shard="part")))
     send(app, "a", None, topic="default")
     app.add_handler(None, lambda msg: None)
     with closing(DatabaseLocks(app.engine)) as locks:
