@@ -20,6 +20,7 @@ from msgworker.coordination.lease import (
     need_centre,
     new_owner,
 )
+from msgworker.db.errors import reason_of
 from msgworker.errors import ConfigError, LocksUnavailable, SchemaError
 from msgworker.instance.state import InstanceView, Scope, ScopeMember
 from msgworker.table.columns import MOST_SHARDS, Slice
@@ -99,6 +100,7 @@ class Moving:
         self._woken = threading.Event()
         self._stopping = threading.Event()
         self._away_since: float | None = None
+        self._can = ""  # what is so again when it is no longer away
         self._thread = threading.Thread(target=self._run, name=f"msgworker-{name}", daemon=True)
 
     def step(self) -> float | None:
@@ -149,11 +151,7 @@ class Moving:
     def _guarded(self) -> float | None:
         try:
             pause = self.step()
-        except (LocksUnavailable, SchemaError) as error:
-            self._tell(error)
         except Exception as error:
-            if self._away_since is None:
-                self.log.exception("scope: unexpected error; continuing")
             self._tell(error)
         else:
             self._tell(None)
@@ -165,9 +163,14 @@ class Moving:
             return
         self._away_since = None if error is None else monotonic()
         if error is None:
-            self.log.warning("scope: the locks can be reached again")
-        else:
+            self.log.warning("scope: %s again", self._can)
+        elif isinstance(error, LocksUnavailable | SchemaError):
+            self._can = "the locks can be reached"
             self.log.warning("scope: the locks cannot be reached: %s; trying again", error)
+        else:
+            self._can = "it is known where to look"
+            why = error if isinstance(error, ConfigError) else reason_of(error)
+            self.log.error("scope: not known where to look: %s; trying again", why, exc_info=error)
         self.outage(error)
 
     def in_hand(self, count: int) -> set[int]:
@@ -314,8 +317,12 @@ class Partitions(Scope):
 
     def target(self, members: list[str], owners: Mapping[int, str]) -> dict[int, str]:
         """The assignment of shards to members."""
-        found = self.assign(members, range(self.shards), owners)
-        return {shard: found[shard] for shard in range(self.shards) if shard in found}
+        try:
+            found = self.assign(members, range(self.shards), owners)
+            return {shard: found[shard] for shard in range(self.shards) if shard in found}
+        except Exception as error:
+            name = getattr(self.assign, "__qualname__", self.assign)
+            raise ConfigError(f"assign={name} failed: {reason_of(error)}") from error
 
     def status(self, spec: MessageTable | None = None) -> list[Shard]:
         """All shards, for operators. spec: their table; default: the default table. Raises

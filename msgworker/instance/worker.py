@@ -549,8 +549,10 @@ class Worker(Working):
                 outage, member = instance.shared.away.seconds, instance.member
                 # Locks that are kept in a database that is lost are away with it.
                 if not outage and member is not None and member.away() > outage_limit:
-                    why = f"the locks of the scope could not be reached for {outage_limit:g} s"
-                    raise LocksUnavailable(f"{why}; what is left waits for the next drain")
+                    raise LocksUnavailable(
+                        "the locks of the scope could not be reached, or its assign failed, for "
+                        f"{outage_limit:g} s; what is left waits for the next drain"
+                    )
                 lost = outage > outage_limit
                 if lost:
                     instance.limit_grace(0.0)

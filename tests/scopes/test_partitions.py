@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from msgworker import MessageTable
 from msgworker.coordination import Lease, Partitions, RedisLocks, Segments, partitions, round_robin
-from msgworker.coordination.partitions import Member, columns, ranges
+from msgworker.coordination.partitions import Member, columns, ranges, sticky
 from msgworker.errors import ConfigError, LocksUnavailable
 from msgworker.instance.role import Away
 from msgworker.metrics.counting import known_of
@@ -235,6 +235,22 @@ def test_a_member_without_the_table_of_locks_says_how_to_make_it(app, locks, cap
     assert "Traceback" not in caplog.text
 
 
+def test_a_member_whose_assign_fails_says_so_and_blames_no_locks(app, locks, caplog):
+    def assign(members, shards, owners):
+        return {}[members[0]] if broken else sticky(members, shards, owners)
+
+    a, broken = member(app, Partitions(locks, shards=SHARDS, assign=assign)), True
+    while a._guarded() != 1:
+        pass
+    assert "not known where to look: assign=test_a_member" in caplog.text
+    assert "return {}[members[0]]" in caplog.text
+    broken = False
+    settle(a)
+    a._guarded()
+    assert "it is known where to look again" in caplog.text
+    assert "the locks" not in " ".join(r.getMessage() for r in caplog.records)
+
+
 def test_a_member_says_which_shards_it_waits_for_and_who_holds_them(app, locks, caplog):
     """A drain waited for a lock that another program held, and said nothing."""
     other = locks.acquire("g:shard:3", "nightly", 30)
@@ -422,7 +438,7 @@ without_locks = pytest.mark.parametrize(
 def test_a_drain_without_its_locks_ends_when_an_outage_of_the_database_would_end_it(app, scope):
     app.add_handler("t", lambda msg: None)
     send(app, "a")
-    with pytest.raises(LocksUnavailable, match=r"could not be reached for 0\.2 s"):
+    with pytest.raises(LocksUnavailable, match=r"could not be reached, .* for 0\.2 s"):
         app.drain(threads=1, linger=0, outage_limit=0.2, scope=scope())
     assert Table(app).statuses == [0]
 
