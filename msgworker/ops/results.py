@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypedDict
 
 from msgworker.commands import proposed
-from msgworker.config import number
+from msgworker.config import YEAR_SECONDS, number, seconds
 from msgworker.errors import ConfigError
 from msgworker.queries.messages import MessageInfo
 from msgworker.store.audit import Edited
@@ -52,6 +54,31 @@ class How(TypedDict, total=False):
 def rate_of(rate: Any) -> float | None:
     """The most messages a second; None = no limit."""
     return None if rate is None else number("rate", rate, 0.001, MAX_RATE)
+
+
+Age = float | str | timedelta | datetime | None
+
+
+def age_of(older_than: Any) -> float | datetime:
+    """An age in seconds, or the instant itself; raises ConfigError unless it is in the past."""
+    if isinstance(older_than, datetime):
+        if older_than.tzinfo is None:
+            raise ConfigError(
+                f"older_than needs its time zone, got {older_than!r}; use datetime.now(UTC)"
+            )
+        if older_than >= datetime.now(UTC):
+            raise ConfigError(f"older_than is in the future: {older_than.isoformat()}")
+        return older_than
+    if isinstance(older_than, timedelta):
+        older_than = older_than.total_seconds()
+    if older_than is None:
+        raise ConfigError("older_than is required: how old messages must be, such as 30d")
+    age = seconds("older_than", older_than, -math.inf, 100 * YEAR_SECONDS)
+    if age <= 0:
+        raise ConfigError(
+            f"older_than must be more than 0 seconds, such as 30d, got {older_than!r:.60}"
+        )
+    return age
 
 
 def kept(ids: list[int]) -> dict[str, Any]:
@@ -141,6 +168,11 @@ class Why(enum.StrEnum):
         "was discarded or cancelled, and a message of its object runs, whose instance may have "
         "read this one ahead as it was before an edit",
         "try again when that one has ended",
+    )
+    UNSEEN_JOB = (
+        "of a job that cannot be seen",
+        "is of a job, and this login may not read whether that waits for it",
+        "let one purge that may: GRANT SELECT ON msgworker_job",
     )
 
     fact: str

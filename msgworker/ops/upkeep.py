@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import uuid
 from collections.abc import Callable, Container
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from typing import Any, Unpack
 
@@ -15,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from msgworker.config import HISTORY_SECONDS, YEAR_SECONDS, seconds, whole
+from msgworker.config import HISTORY_SECONDS, whole
 from msgworker.config.values import renamed
 from msgworker.db.clock import instant_ago
 from msgworker.db.connections import connecting, ignoring, reaching, unavailable, writing
@@ -25,7 +24,17 @@ from msgworker.errors import ConfigError, MsgworkerError, SchemaError
 from msgworker.message import State
 from msgworker.ops.looks import AboutDead, Clock, check_since, check_text, filter_of
 from msgworker.ops.operation import RecordedOperation, Step, Unchanged, Writing, check_all, in_one
-from msgworker.ops.results import How, OnProgress, Repaired, Skip, Skips, Why, rate_of
+from msgworker.ops.results import (
+    Age,
+    How,
+    OnProgress,
+    Repaired,
+    Skip,
+    Skips,
+    Why,
+    age_of,
+    rate_of,
+)
 from msgworker.ops.selection import PAGE, SAMPLE, DryRun
 from msgworker.producing import check_topic
 from msgworker.schema.apply import add_columns
@@ -51,30 +60,6 @@ from msgworker.table.build import HISTORY
 from msgworker.table.tables import Tables
 
 MAX_AUDIT = 10_000
-Age = float | str | timedelta | datetime | None
-
-
-def age_of(older_than: Any) -> float | datetime:
-    """An age in seconds, or the instant itself; raises ConfigError unless it is in the past."""
-    if isinstance(older_than, datetime):
-        if older_than.tzinfo is None:
-            raise ConfigError(
-                f"older_than needs its time zone, got {older_than!r}; use datetime.now(UTC)"
-            )
-        if older_than >= datetime.now(UTC):
-            raise ConfigError(f"older_than is in the future: {older_than.isoformat()}")
-        return older_than
-    if isinstance(older_than, timedelta):
-        older_than = older_than.total_seconds()
-    if older_than is None:
-        raise ConfigError("older_than is required: how old messages must be, such as 30d")
-    age = seconds("older_than", older_than, -math.inf, 100 * YEAR_SECONDS)
-    if age <= 0:
-        raise ConfigError(
-            f"older_than must be more than 0 seconds, such as 30d, got {older_than!r:.60}"
-        )
-    return age
-
 
 # --- Purge: delete finished rows older than an instant, in short transactions.
 
@@ -507,7 +492,7 @@ class Upkeep(Writing):
             with self._clock.reading(self._engine) as conn:
                 count = purge.count(conn, t, old)
                 first = purge.page(conn, t, old, after=None, limit=SAMPLE)
-            return self._counted("purge", DryRun(first, count))
+            return self._with_hidden(self._counted("purge", DryRun(first, count)), t, old)
         self._ready()
         into = open_archive(self._engine, t, asked["archive_to"])
         pace = rate_of(rate)
@@ -517,7 +502,22 @@ class Upkeep(Writing):
         with reaching(self._engine):
             forget(self._engine, self._tables, before, self._history_seconds or HISTORY_SECONDS)
             sweep(self._engine, self._tables)
-        return op.end()
+        return self._with_hidden(op.end(), t, old)
+
+    def _with_hidden(self, done: Repaired, t: Tables, old: Old) -> Repaired:
+        """The result with the dead messages that were left because their jobs cannot be seen."""
+        with self._clock.reading(self._engine) as conn:
+            count = purge.count(conn, t, old, hidden=True) if purge.hides_jobs(t, old) else 0
+            if not count:
+                return done
+            first = purge.page(conn, t, old, after=None, limit=SAMPLE, hidden=True)
+        return replace(
+            done,
+            matched=done.matched + count,
+            skipped=done.skipped + count,
+            why=(*done.why, (Why.UNSEEN_JOB, count)),
+            skips=(*done.skips, *(Skip(one, Why.UNSEEN_JOB) for one in first)),
+        )
 
     # ------------------------------------------------------------ pause
 

@@ -40,18 +40,25 @@ class Old(NamedTuple):
     topic: str | None = None
 
 
-def _chosen(t: Tables, old: Old) -> sa.Select[Any]:
+def hides_jobs(t: Tables, old: Old) -> bool:
+    """Whether it cannot be seen which jobs are open: their dead messages are left."""
+    return old.dead and t.has("job_id") and not jobs.is_there(t)
+
+
+def _chosen(t: Tables, old: Old, *, hidden: bool = False) -> sa.Select[Any]:
     """The ids of those that ended so long ago. A dead message that holds its object back, or an
-    open job, has not ended."""
+    open job, has not ended. hidden: the dead ones that `hides_jobs` leaves."""
     c = t.cols()
     ended: ColumnElement[bool] = c.status == lit(Status.DONE)
     if old.dead:
         over = sa.and_(c.status == lit(Status.FAILED), sa.not_(t.unfinished(c)))
         _, by_job = jobs.holds_up(t, c)
-        if by_job is None and t.has("job_id"):  # which jobs are open cannot be seen
+        if hides_jobs(t, old):
             by_job = c["job_id"].is_not(None)
-        over = over if by_job is None else sa.and_(over, sa.not_(by_job))
-        ended = sa.or_(ended, over)
+        if hidden and by_job is not None:
+            ended = sa.and_(over, by_job)
+        else:
+            ended = sa.or_(ended, over if by_job is None else sa.and_(over, sa.not_(by_job)))
     # Foreign consumers do not fill finished_at.
     times = [utc_of(x) for x in (c.finished_at, c.claimed_at, c.created_at) if x is not None]
     age = sa.func.coalesce(*times) if len(times) > 1 else times[0]
@@ -62,15 +69,18 @@ def _chosen(t: Tables, old: Old) -> sa.Select[Any]:
     return sa.select(c.msg_id).where(*where)
 
 
-def count(conn: Connection, t: Tables, old: Old) -> int:
-    """How many messages are old enough."""
-    query = _chosen(t, old).with_only_columns(sa.func.count(), maintain_column_froms=True)
+def count(conn: Connection, t: Tables, old: Old, *, hidden: bool = False) -> int:
+    """How many messages are old enough. hidden: see `_chosen`."""
+    query = _chosen(t, old, hidden=hidden)
+    query = query.with_only_columns(sa.func.count(), maintain_column_froms=True)
     return int(conn.execute(query).scalar_one())
 
 
-def page(conn: Connection, t: Tables, old: Old, *, after: int | None, limit: int) -> list[int]:
-    """The next messages that are old enough, by msg_id, behind `after`."""
-    query = _chosen(t, old).order_by(t.cols().msg_id).limit(limit)
+def page(
+    conn: Connection, t: Tables, old: Old, *, after: int | None, limit: int, hidden: bool = False
+) -> list[int]:
+    """The next messages that are old enough, by msg_id, behind `after`. hidden: see `_chosen`."""
+    query = _chosen(t, old, hidden=hidden).order_by(t.cols().msg_id).limit(limit)
     return list(conn.scalars(query if after is None else query.where(t.cols().msg_id > after)))
 
 
