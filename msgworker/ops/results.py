@@ -6,7 +6,7 @@ import enum
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypedDict
 
@@ -254,6 +254,16 @@ class Repaired(int):
 
     def __new__(cls, *args: Any, **values: Any) -> Repaired:
         return super().__new__(cls, values.get("changed", 0))
+
+    def skipping(self, why: Why, count: int, first: Iterable[int]) -> Repaired:
+        """The same with so many messages more that were skipped; the first of them."""
+        return replace(
+            self,
+            matched=self.matched + count,
+            skipped=self.skipped + count,
+            why=(*self.why, (why, count)) if count else self.why,
+            skips=(*self.skips, *(Skip(one, why) for one in first)),
+        )
 
     def __str__(self) -> str:
         return str(int(self))

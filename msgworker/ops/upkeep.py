@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Container
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any, Unpack
@@ -488,11 +488,12 @@ class Upkeep(Writing):
         if old.dead:  # which jobs wait for them
             with self._clock.reading(self._engine) as conn:
                 t = jobs.readable(conn, t)
+        unseen = self._of_unseen_jobs(t, old)
         if dry_run:
             with self._clock.reading(self._engine) as conn:
                 count = purge.count(conn, t, old)
                 first = purge.page(conn, t, old, after=None, limit=SAMPLE)
-            return self._with_hidden(self._counted("purge", DryRun(first, count)), t, old)
+            return self._counted("purge", DryRun(first, count)).skipping(Why.UNSEEN_JOB, *unseen)
         self._ready()
         into = open_archive(self._engine, t, asked["archive_to"])
         pace = rate_of(rate)
@@ -502,22 +503,15 @@ class Upkeep(Writing):
         with reaching(self._engine):
             forget(self._engine, self._tables, before, self._history_seconds or HISTORY_SECONDS)
             sweep(self._engine, self._tables)
-        return self._with_hidden(op.end(), t, old)
+        return op.end().skipping(Why.UNSEEN_JOB, *unseen)
 
-    def _with_hidden(self, done: Repaired, t: Tables, old: Old) -> Repaired:
-        """The result with the dead messages that were left because their jobs cannot be seen."""
+    def _of_unseen_jobs(self, t: Tables, old: Old) -> tuple[int, list[int]]:
+        """How many dead messages are left because their jobs cannot be seen, and the first ones."""
+        if not purge.hides_jobs(t, old):
+            return 0, []
         with self._clock.reading(self._engine) as conn:
-            count = purge.count(conn, t, old, hidden=True) if purge.hides_jobs(t, old) else 0
-            if not count:
-                return done
             first = purge.page(conn, t, old, after=None, limit=SAMPLE, hidden=True)
-        return replace(
-            done,
-            matched=done.matched + count,
-            skipped=done.skipped + count,
-            why=(*done.why, (Why.UNSEEN_JOB, count)),
-            skips=(*done.skips, *(Skip(one, Why.UNSEEN_JOB) for one in first)),
-        )
+            return purge.count(conn, t, old, hidden=True), first
 
     # ------------------------------------------------------------ pause
 
