@@ -762,8 +762,8 @@ class App(Declaring):
             return None
         if not isinstance(scope, Scope):
             raise ConfigError(
-                "scope must be one of msgworker.coordination: Everywhere, Instance, Partitions or "
-                f"Segments; got {scope!r:.80}"
+                "scope must be one of msgworker.coordination: Everywhere, Instance, OneJob, "
+                f"Partitions or Segments; got {scope!r:.80}"
             )
         scope.check(self.table)
         return None if scope.by is None else scope

@@ -244,9 +244,7 @@ _ROWS = {
     "threads": _row(
         "work", "whole", 4, "how many handlers run at once in a process", 1, MAX_THREADS
     ),
-    "processes": _row(
-        "work", "whole", 1, "how many processes run and drain start", 1, MAX_PROCESSES
-    ),
+    "processes": _row("work", "whole", 1, "how many processes to start", 1, MAX_PROCESSES),
     "topics": _row("work", "texts", (), "only these topics, of those that have a handler"),
     "time_limit": _row("work", "seconds", None, "stop in order after this time; unset: no limit"),
     "linger": _row("work", "seconds", 5.0, "drain waits this long for messages that become due"),

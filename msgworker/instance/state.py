@@ -96,7 +96,7 @@ class InstanceView:
 
 class Scope(ABC):
     """Where the instances of a worker look; see `msgworker.coordination`. by: the column that
-    slices the table, shard or instance_type; None = all of it. where: the slice of all of them;
+    slices the table: shard, instance_type or job_id; None = all of it. where: the slice of all;
     None = the whole table, or each gets its own of all."""
 
     by: str | None = None
